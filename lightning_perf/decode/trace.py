@@ -1,0 +1,117 @@
+"""Trace: one torch.profiler trace as columns. The only thing that leaves ``decode``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+Int8s = npt.NDArray[np.int8]
+
+
+class Category(IntEnum):
+    """What an event is, whatever its vendor and torch version called it.
+
+    The first three are device operations: they keep a device busy. Everything else does not, also not
+    ``DEVICE_ANNOTATION`` (the device's copy of a host range) and ``SYNC`` (a wait drawn as an event).
+    """
+
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+    DEVICE_ANNOTATION = 3
+    SYNC = 4
+    CPU_OP = 5
+    ANNOTATION = 6
+    RUNTIME = 7
+    DRIVER = 8
+    PYTHON = 9
+    OVERHEAD = 10
+    OTHER = 11
+
+
+LAST_DEVICE_OPERATION = Category.MEMSET
+
+
+@dataclass(frozen=True, slots=True)
+class QualityNote:
+    """Something wrong with a trace, and what was done about it.
+
+    ``code`` is stable and machine-readable, ``message`` is one sentence for people, ``count`` how often.
+    """
+
+    code: str
+    message: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """What the trace itself says about a device. None where it says nothing."""
+
+    index: int
+    name: str | None
+    memory_bytes: int | None
+    compute_capability: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEvents:
+    """Allocator events (``[memory]``), one row each, in time order.
+
+    ``device_type`` is torch's number (0 CPU, 1 CUDA, ...), ``device`` its index (-1 for the CPU). ``total_*``
+    are the allocator's totals after the event; for the CPU they count only growth since recording began.
+    A missing total is -1.
+    """
+
+    time_ns: Int64s
+    device_type: Int32s
+    device: Int32s
+    bytes: Int64s
+    total_allocated_bytes: Int64s
+    total_reserved_bytes: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One trace, one row per complete event (chrome phase ``X``), sorted by start, longest first on ties.
+
+    Times are integer nanoseconds since ``start_unix_ns`` (the trace's first complete event; 0 where the trace
+    does not say what its zero is). ``name_id`` indexes ``names``. ``process`` and ``thread`` index ``processes``
+    and ``threads`` (the trace's own ids as text). ``device``, ``stream``, ``correlation``, ``external_id`` and
+    ``bytes`` are -1 where the event has none; ``device`` is set for device operations only.
+    """
+
+    path: str
+    names: tuple[str, ...]
+    processes: tuple[str, ...]
+    threads: tuple[str, ...]
+    name_id: Int32s
+    category: Int8s
+    start_ns: Int64s
+    duration_ns: Int64s
+    process: Int32s
+    thread: Int32s
+    device: Int32s
+    stream: Int64s
+    correlation: Int64s
+    external_id: Int64s
+    bytes: Int64s
+    memory: MemoryEvents
+    start_unix_ns: int
+    rank: int | None
+    world_size: int | None
+    devices: tuple[DeviceProperties, ...]
+    quality: tuple[QualityNote, ...]
+
+    def __len__(self) -> int:
+        return int(self.start_ns.size)
+
+    @property
+    def end_ns(self) -> Int64s:
+        """End of every event."""
+        return self.start_ns + self.duration_ns

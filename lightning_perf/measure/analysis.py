@@ -1,0 +1,154 @@
+"""Analysis: everything measured about a run and its traces, stored as ``analysis.json``.
+
+Times are float microseconds, sizes bytes, ratios between 0 and 1. A figure that the data cannot give is None
+or absent, never 0.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lightning_perf.names import Phase
+from lightning_perf.runinfo import SCHEMA, Record, RunInfo, read_record
+
+
+class Spread(Record, frozen=True, kw_only=True):
+    """Distribution of a time over steps, microseconds. Percentiles interpolate linearly between steps."""
+
+    mean: float
+    p50: float
+    p95: float
+    max: float
+
+
+class EpochStarts(Record, frozen=True, kw_only=True):
+    """What an epoch costs before its first batch is there, microseconds, means over the run's epochs.
+
+    ``iterator`` makes the loader's iterator and starts its workers, ``first_fetch`` waits for the first batch.
+    """
+
+    epochs: int
+    iterator: float
+    first_fetch: float
+
+
+class Loop(Record, frozen=True, kw_only=True):
+    """The whole run as the loop clock saw it, over complete steps.
+
+    Steps that ran under torch.profiler are left out as long as there are others (``steps`` counts the ones
+    used); ``traced_step_time_us`` is their median, for comparison. ``phases_us`` are means and add up to
+    ``step_time_us.mean``. ``hooks_us`` is the exclusive time of every named span per step, largest first.
+    ``samples_per_second`` leaves out time spent in validation.
+    """
+
+    steps: int
+    step_time_us: Spread
+    samples_per_second: float | None
+    phases_us: dict[Phase, float]
+    hooks_us: dict[str, float]
+    data_loading_ratio: float
+    traced_steps: int
+    traced_step_time_us: float | None
+    epoch_start_us: EpochStarts | None
+
+
+class Step(Record, frozen=True, kw_only=True):
+    """One recorded step, ``ProfilerStep#<number>``; ``start_us`` counts from the trace's first event.
+
+    ``data_loading_us`` is the union of the loader's ranges inside the step. ``phases_us`` adds up to
+    ``duration_us``; it is empty where the trace has no labels of this package.
+    """
+
+    number: int
+    start_us: float
+    duration_us: float
+    complete: bool
+    data_loading_us: float
+    phases_us: dict[Phase, float]
+    device_busy_us: dict[str, float]
+
+
+class DeviceWindow(Record, frozen=True, kw_only=True):
+    """A device over the window of device-adjusted complete steps. Busy and idle add up to the duration.
+
+    ``steps`` is the number of steps that the window spans, 0 where the trace marks none.
+    """
+
+    steps: int
+    duration_us: float
+    busy_us: float
+    idle_us: float
+    gaps: int
+    largest_gap_us: float
+
+
+class Device(Record, frozen=True, kw_only=True):
+    """A device over its span, from the first to the last device operation of the trace.
+
+    ``busy_us`` is the union of all its operations over all streams, ``gaps`` the number of maximal idle
+    intervals, ``compute_us`` the union of kernels that are not collectives, ``communication_us`` of collectives,
+    ``exposed_communication_us`` the busy time during which only collectives ran, ``copy_us`` the union of copies.
+    """
+
+    index: str
+    name: str | None
+    operations: int
+    span_us: float
+    busy_us: float
+    idle_us: float
+    gaps: int
+    compute_us: float
+    communication_us: float
+    exposed_communication_us: float
+    copy_us: float
+    window: DeviceWindow | None
+
+
+class TraceMemory(Record, frozen=True, kw_only=True):
+    """Memory as the trace's allocator events show it, bytes, by device ("0", "1", ...).
+
+    ``cpu_growth_bytes`` is the largest growth since recording began: a trace does not know what was there before.
+    """
+
+    peak_allocated_bytes: dict[str, int]
+    peak_reserved_bytes: dict[str, int]
+    cpu_growth_bytes: int | None
+
+
+class Quality(Record, frozen=True, kw_only=True):
+    """Something wrong with a trace, and what was done about it."""
+
+    code: str
+    message: str
+    count: int
+
+
+class Window(Record, frozen=True, kw_only=True):
+    """Everything measured in one trace file."""
+
+    rank: int | None
+    trace: str
+    events: int
+    duration_us: float
+    steps: list[Step]
+    devices: list[Device]
+    memory: TraceMemory | None
+    quality: list[Quality]
+
+
+class Analysis(Record, frozen=True, kw_only=True):
+    """Everything measured: facts of the run, the loop clock's table, and one window per trace."""
+
+    schema: int = SCHEMA
+    run: RunInfo | None
+    loop: Loop | None
+    windows: list[Window]
+
+
+def read_analysis(path: Path) -> Analysis:
+    """Read and validate ``analysis.json``.
+
+    Raises:
+        RecordError: the file is missing, is not JSON, or does not have the fields of this schema.
+    """
+    return read_record(path, Analysis)
