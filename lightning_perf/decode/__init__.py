@@ -1,0 +1,1 @@
+"""Trace file -> :class:`~lightning_perf.decode.trace.Trace`: every torch version and vendor, sound or damaged."""

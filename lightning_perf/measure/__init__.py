@@ -1,0 +1,1 @@
+"""Trace -> Analysis: pure functions on columns."""

@@ -1,0 +1,77 @@
+"""Timestamps as written (microseconds, in three generations) to integer nanoseconds, exactly.
+
+1. Integer microseconds since 1970 (torch until 2023): below 2**53, so exact even as a float64.
+2. Microseconds since 1970 with three decimals: more digits than a float64 holds. These are decoded as Decimal.
+3. Microseconds with three decimals since ``baseTimeNanoseconds``, which is at most 7,889,238 s ago (libkineto's
+   ChromeTraceBaseTime), so below 2**43: a float64 is off by less than half a nanosecond, and rounding restores it,
+   if only the fraction is scaled (the scaled whole would be rounded twice).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lightning_perf.decode.quality import Notes
+from lightning_perf.decode.trace import Int64s
+
+EXACT_FLOAT_US: Final = 2.0**43
+"""Below this many microseconds, float64 microseconds times 1000 round to the right nanosecond."""
+
+LARGEST_US: Final = 4 * 10**15
+"""The year 2096. A start and a duration below it, in nanoseconds, cannot overflow 64 bits in any difference here."""
+
+LONGEST_US: Final = 10**15
+
+EPOCH_US: Final = 10**15
+"""Times above this (the year 2001) count from 1970, smaller ones from the trace's base."""
+
+BAD_NS: Final = np.iinfo(np.int64).min
+"""Marks a time that cannot be read."""
+
+
+def needs_exact_times(times_us: Sequence[object]) -> bool:
+    """Whether these times have more digits than the float64 they were decoded to can hold."""
+    return any(type(time) is float and abs(time) >= EXACT_FLOAT_US for time in times_us)
+
+
+def nanoseconds(times_us: Sequence[object], largest_us: int, notes: Notes) -> Int64s:
+    """Integer nanoseconds of times in microseconds, each rounded once.
+
+    Args:
+        times_us: int, float, Decimal or text, whatever the file had.
+        largest_us: beyond this, in either direction, a time is :data:`BAD_NS`.
+        notes: takes what was wrong.
+
+    Returns:
+        One value per time; :data:`BAD_NS` for a time that is missing, is not a number or is out of range.
+    """
+    kinds = set(map(type, times_us))
+    if kinds <= {int, float}:
+        values: npt.NDArray[np.float64] = np.array(times_us, dtype=np.float64)
+        largest = float(np.abs(values).max(initial=0.0))
+        if largest < EXACT_FLOAT_US:
+            whole = np.floor(values)
+            return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000.0).astype(np.int64)
+        if largest <= largest_us and float not in kinds:
+            return values.astype(np.int64) * 1000
+    return np.array([_one_nanoseconds(time, largest_us, notes) for time in times_us], dtype=np.int64)
+
+
+def _one_nanoseconds(time_us: object, largest_us: int, notes: Notes) -> int:
+    if time_us is None or isinstance(time_us, bool) or not isinstance(time_us, int | float | Decimal | str):
+        return BAD_NS
+    try:
+        exact = Decimal(time_us)
+        if isinstance(time_us, str):
+            notes.add("text_timestamps")
+        if exact.is_nan() or abs(exact) > largest_us:
+            notes.add("out_of_range")
+            return BAD_NS
+        return round(exact * 1000)
+    except (InvalidOperation, ValueError):
+        return BAD_NS

@@ -1,0 +1,185 @@
+"""Events to columns: one numpy array per field, names and ids interned."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+
+from lightning_perf.decode.categories import category_of
+from lightning_perf.decode.clock import BAD_NS, EPOCH_US, LARGEST_US, LONGEST_US, nanoseconds
+from lightning_perf.decode.events import NO_ARGS, NO_NUMBER, Args, Event
+from lightning_perf.decode.quality import Notes
+from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Int8s, Int32s, Int64s, MemoryEvents
+
+_MEMORY_EVENT: Final = "[memory]"
+_FAR_FROM_ZERO_NS: Final = 10**12
+"""1000 s: no recorded window is longer, so a start at 0 beside starts above this one is not a time (kineto #109)."""
+
+_INT64: Final = np.iinfo(np.int64)
+_INT32: Final = np.iinfo(np.int32)
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of :class:`Trace`, sorted, and where their zero lies."""
+
+    names: tuple[str, ...]
+    processes: tuple[str, ...]
+    threads: tuple[str, ...]
+    name_id: Int32s
+    category: Int8s
+    start_ns: Int64s
+    duration_ns: Int64s
+    process: Int32s
+    thread: Int32s
+    device: Int32s
+    stream: Int64s
+    correlation: Int64s
+    external_id: Int64s
+    bytes: Int64s
+    memory: MemoryEvents
+    first_ns: int
+
+
+def columns_of(events: Sequence[Event], notes: Notes) -> Columns | None:
+    """Columns of the complete events and the allocator's events, or None where no complete event is sound."""
+    complete, start_ns, duration_ns = _sound([event for event in events if event.ph == "X"], notes)
+    if not complete:
+        return None
+    args = [event.args or NO_ARGS for event in complete]
+    order = np.lexsort((-duration_ns, start_ns))
+    first_ns = int(start_ns[order[0]])
+
+    names, name_id = _interned([event.name for event in complete])
+    processes, process = _interned(_texts([event.pid for event in complete]))
+    threads, thread = _interned(_texts([event.tid for event in complete]))
+    kinds, kind = _interned([event.cat for event in complete])
+    category = np.array([category_of(name) for name in kinds], dtype=np.int8)[kind]
+    external_id = _integers([one.external_id for one in args])
+    legacy_id = _integers([one.legacy_external_id for one in args])
+
+    return Columns(
+        names=names,
+        processes=processes,
+        threads=threads,
+        name_id=name_id[order],
+        category=category[order],
+        start_ns=start_ns[order] - first_ns,
+        duration_ns=duration_ns[order],
+        process=process[order],
+        thread=thread[order],
+        device=_devices(complete, args, category, notes)[order],
+        stream=_integers([one.stream for one in args])[order],
+        correlation=_integers([one.correlation for one in args])[order],
+        external_id=np.where(external_id == NO_NUMBER, legacy_id, external_id)[order],
+        bytes=_integers([one.bytes for one in args])[order],
+        memory=_memory(events, first_ns),
+        first_ns=first_ns,
+    )
+
+
+def _sound(complete: list[Event], notes: Notes) -> tuple[list[Event], Int64s, Int64s]:
+    """The complete events that have a start and a duration, and both in nanoseconds."""
+    start_ns = nanoseconds([event.ts for event in complete], LARGEST_US, notes)
+    duration_ns = nanoseconds([event.dur for event in complete], LONGEST_US, notes)
+    no_start = start_ns == BAD_NS
+    no_duration = ~no_start & (duration_ns == BAD_NS)
+    negative = ~no_start & ~no_duration & (duration_ns < 0)
+    at_zero = ~no_start & (start_ns == 0)
+    others = start_ns[~no_start & ~at_zero]
+    if others.size == 0 or others.min() < _FAR_FROM_ZERO_NS:
+        at_zero[:] = False
+    notes.add("missing_timestamp", np.count_nonzero(no_start))
+    notes.add("missing_duration", np.count_nonzero(no_duration))
+    notes.add("negative_duration", np.count_nonzero(negative))
+    notes.add("zero_timestamps", np.count_nonzero(at_zero & ~no_duration & ~negative))
+    keep = ~(no_start | no_duration | negative | at_zero)
+    if not keep.all():
+        complete = [event for event, kept in zip(complete, keep.tolist(), strict=True) if kept]
+    return complete, start_ns[keep], duration_ns[keep]
+
+
+def _interned(values: Sequence[_Key]) -> tuple[tuple[_Key, ...], Int32s]:
+    """Distinct values in order of appearance, and every value's index in them."""
+    distinct = {value: index for index, value in enumerate(dict.fromkeys(values))}
+    return tuple(distinct), np.fromiter(map(distinct.__getitem__, values), dtype=np.int32, count=len(values))
+
+
+def _texts(values: Sequence[object]) -> Sequence[str]:
+    """Process and thread ids as text: torch wrote 25738 and "25738" side by side."""
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        text = {value: str(value) for value in set(values)}
+        return [text[value] for value in values]
+    return [value if isinstance(value, str) else str(value) for value in values]
+
+
+def _integers(values: Sequence[object]) -> Int64s:
+    """Values as int64; :data:`NO_NUMBER` for what is not an integer of 64 bits."""
+    if set(map(type, values)) <= {int}:
+        try:
+            return np.array(values, dtype=np.int64)
+        except OverflowError:
+            pass
+    return np.array([_integer(value) for value in values], dtype=np.int64)
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+        value = int(value) if len(value) < 20 else NO_NUMBER
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not _INT64.min <= value <= _INT64.max:
+        return NO_NUMBER
+    return value
+
+
+def _devices(complete: Sequence[Event], args: Sequence[Args], category: Int8s, notes: Notes) -> Int32s:
+    """Device of every device operation: its argument, else its process id, which kineto sets to the device."""
+    device = np.full(len(complete), NO_NUMBER, dtype=np.int64)
+    operations = np.flatnonzero(category <= LAST_DEVICE_OPERATION)
+    named = _integers([args[row].device for row in operations.tolist()])
+    process = _integers([complete[row].pid for row in operations.tolist()])
+    chosen = np.where(named == NO_NUMBER, process, named)
+    chosen[(chosen < 0) | (chosen > _INT32.max)] = NO_NUMBER
+    notes.add("unknown_device", np.count_nonzero(chosen == NO_NUMBER))
+    device[operations] = chosen
+    return device.astype(np.int32)
+
+
+def _memory(events: Iterable[Event], first_ns: int) -> MemoryEvents:
+    """The allocator's events in time order."""
+    rows = [event for event in events if event.name == _MEMORY_EVENT and event.ph != "X" and event.args is not None]
+    time_ns = nanoseconds([event.ts for event in rows], LARGEST_US, Notes())
+    args = [event.args or NO_ARGS for event in rows]
+    keep = np.flatnonzero((time_ns != BAD_NS) & ((time_ns != 0) | (first_ns < _FAR_FROM_ZERO_NS)))
+    order = keep[np.argsort(time_ns[keep], kind="stable")]
+
+    def column(values: Sequence[object]) -> Int64s:
+        return _integers(values)[order]
+
+    return MemoryEvents(
+        time_ns=time_ns[order] - first_ns,
+        device_type=_small(column([one.memory_device_type for one in args])),
+        device=_small(column([one.memory_device for one in args])),
+        bytes=column([one.memory_bytes for one in args]),
+        total_allocated_bytes=column([one.total_allocated for one in args]),
+        total_reserved_bytes=column([one.total_reserved for one in args]),
+    )
+
+
+def _small(values: Int64s) -> Int32s:
+    inside = (values >= _INT32.min) & (values <= _INT32.max)
+    return np.where(inside, values, NO_NUMBER).astype(np.int32)
+
+
+def start_unix_ns(first_ns: int, base_time_ns: int | None) -> int:
+    """Wall clock of the first complete event, 0 where the trace does not say what its zero is."""
+    if first_ns >= EPOCH_US * 1000:
+        return first_ns
+    return first_ns + base_time_ns if base_time_ns else 0

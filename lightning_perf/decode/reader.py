@@ -1,0 +1,110 @@
+"""A trace file to a :class:`Trace`: the one function other stages call."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from lightning_perf.decode.clock import needs_exact_times
+from lightning_perf.decode.columns import columns_of, start_unix_ns
+from lightning_perf.decode.events import EXACT, FAST, File
+from lightning_perf.decode.quality import Notes
+from lightning_perf.decode.source import EXPECTED, read_source
+from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, DeviceProperties, Trace
+from lightning_perf.errors import TraceError
+
+_RANK_IN_NAME: Final = re.compile(r"(?<![a-z])rank[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
+
+
+def read_trace(path: str | os.PathLike[str]) -> Trace:
+    """Read a torch.profiler trace of any torch version and vendor, packed or not, sound or damaged.
+
+    What is sound in a damaged file is kept with its exact values, and ``quality`` says what was wrong.
+
+    Raises:
+        TraceError: the file cannot be read, is not a trace, or holds no complete event.
+    """
+    name = os.fspath(path)
+    notes = Notes()
+    file = _decoded(read_source(name, notes), name, notes)
+    columns = columns_of(file.events or [], notes)
+    if columns is None:
+        raise TraceError(f"{name}: holds no complete event; {EXPECTED}; record at least one step")
+    if not np.any(columns.category <= LAST_DEVICE_OPERATION):
+        notes.add("no_device_operations")
+    rank, world_size = _place(file.distributed, name)
+    return Trace(
+        path=name,
+        names=columns.names,
+        processes=columns.processes,
+        threads=columns.threads,
+        name_id=columns.name_id,
+        category=columns.category,
+        start_ns=columns.start_ns,
+        duration_ns=columns.duration_ns,
+        process=columns.process,
+        thread=columns.thread,
+        device=columns.device,
+        stream=columns.stream,
+        correlation=columns.correlation,
+        external_id=columns.external_id,
+        bytes=columns.bytes,
+        memory=columns.memory,
+        start_unix_ns=start_unix_ns(columns.first_ns, _whole(file.base_time_ns)),
+        rank=rank,
+        world_size=world_size,
+        devices=_devices(file.device_properties),
+        quality=notes.result(),
+    )
+
+
+def _decoded(content: bytes, name: str, notes: Notes) -> File:
+    """The file as typed events: at once where it is sound, else event by event."""
+    try:
+        file = FAST.decode(content)
+        events = file if isinstance(file, list) else file.events or []
+        if needs_exact_times([event.ts for event in events]):
+            file = EXACT.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"{name}: {error}") from error
+    if isinstance(file, list):
+        notes.add("bare_list")
+        return File(events=file)
+    return file
+
+
+def _place(distributed: object, name: str) -> tuple[int | None, int | None]:
+    """Rank and world size, as the trace says, else the rank from the file's name."""
+    facts = distributed if isinstance(distributed, dict) else {}
+    rank = _whole(facts.get("rank"))
+    if rank is None:
+        found = _RANK_IN_NAME.search(Path(name).name)
+        rank = int(found.group(1)) if found else None
+    return rank, _whole(facts.get("world_size"))
+
+
+def _devices(properties: object) -> tuple[DeviceProperties, ...]:
+    """Device properties as far as the trace gives them."""
+    devices: dict[int, DeviceProperties] = {}
+    for facts in properties if isinstance(properties, list) else []:
+        index = _whole(facts.get("id")) if isinstance(facts, dict) else None
+        if index is None:
+            continue
+        title = facts.get("name")
+        major, minor = _whole(facts.get("computeMajor")), _whole(facts.get("computeMinor"))
+        devices[index] = DeviceProperties(
+            index=index,
+            name=title if isinstance(title, str) else None,
+            memory_bytes=_whole(facts.get("totalGlobalMem")),
+            compute_capability=None if major is None or minor is None else (major, minor),
+        )
+    return tuple(devices.values())
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

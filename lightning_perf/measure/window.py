@@ -1,0 +1,43 @@
+"""Everything measured in one trace."""
+
+from __future__ import annotations
+
+from lightning_perf.decode.trace import Trace
+from lightning_perf.measure.analysis import Quality, Step, Window
+from lightning_perf.measure.devices import device_work, measure_device
+from lightning_perf.measure.launches import launch_rows
+from lightning_perf.measure.memory import measure_memory
+from lightning_perf.measure.phases import step_phases
+from lightning_perf.measure.steps import data_loading, host_steps, inside_ns
+
+
+def measure_trace(trace: Trace) -> Window:
+    """Measure a trace: its steps, its devices over their spans and over the complete steps, its memory.
+
+    Pure: the same trace gives the same window. Times are summed as integer nanoseconds and divided once.
+    """
+    launches = launch_rows(trace)
+    work = device_work(trace)
+    loading = data_loading(trace)
+    steps = host_steps(trace, launches)
+    return Window(
+        rank=trace.rank,
+        trace=trace.path,
+        events=len(trace),
+        duration_us=int(trace.end_ns.max(initial=0)) / 1000,
+        steps=[
+            Step(
+                number=step.number,
+                start_us=step.start_ns / 1000,
+                duration_us=(step.end_ns - step.start_ns) / 1000,
+                complete=step.complete,
+                data_loading_us=inside_ns(loading, step) / 1000,
+                phases_us={phase: spent / 1000 for phase, spent in phases.items()},
+                device_busy_us={str(device.index): inside_ns(device.busy, step) / 1000 for device in work},
+            )
+            for step, phases in zip(steps, step_phases(trace, steps), strict=True)
+        ],
+        devices=[measure_device(trace, device, steps, launches) for device in work],
+        memory=measure_memory(trace.memory),
+        quality=[Quality(code=note.code, message=note.message, count=note.count) for note in trace.quality],
+    )
