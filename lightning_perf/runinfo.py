@@ -7,7 +7,7 @@ sizes are bytes. A fact that could not be found out is None.
 from __future__ import annotations
 
 import os
-import tempfile
+import time
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +17,9 @@ from lightning_perf.errors import RecordError
 from lightning_perf.names import Phase, Stage
 
 SCHEMA = 1
+
+RUN_FILE = "run.json"
+ANALYSIS_FILE = "analysis.json"
 
 AnyRecord = TypeVar("AnyRecord", bound="Record")
 
@@ -137,12 +140,17 @@ class StepTotals(Record, frozen=True, kw_only=True):
 
 
 class SpanTotal(Record, frozen=True, kw_only=True):
-    """Exclusive time of one named span over all steps of the run, traced ones included."""
+    """Exclusive time of one named span, summed as in ``LoopRecord.plain`` and ``LoopRecord.traced``.
+
+    Over all spans, ``plain_ns`` adds up to ``plain.duration_ns`` and ``traced_ns`` to ``traced.duration_ns``.
+    ``calls`` counts every call, also outside steps.
+    """
 
     name: str
     phase: Phase
     calls: int
-    total_ns: int
+    plain_ns: int
+    traced_ns: int
 
 
 class EpochStart(Record, frozen=True, kw_only=True):
@@ -203,26 +211,38 @@ class RunInfo(Record, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def write_json(path: Path, record: Record) -> None:
+def rank_file(name: str, rank: int) -> str:
+    """Name of a rank's own record: ``run.json`` for rank 0, ``run.rank3.json`` for rank 3."""
+    stem, suffix = name.split(".", 1)
+    return name if rank == 0 else f"{stem}.rank{rank}.{suffix}"
+
+
+def write_json(path: Path, record: Record, *, keep_older: bool = False) -> None:
     """Write a record as JSON, atomically: readers see the old file or the new one, never half of one.
+
+    With ``keep_older`` a file that is there already is first renamed after the time of its last change.
 
     Raises:
         OSError: the folder cannot be made or written.
     """
+    if keep_older and path.is_file():
+        path.rename(path.with_name(f"{path.stem}.{path.stat().st_mtime_ns}{path.suffix}"))
     write_bytes(path, msgspec.json.format(msgspec.json.encode(record), indent=1))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically (temporary file in the same folder, then rename)."""
+    """Write a file atomically (temporary file in the same folder, then rename).
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        temporary.write_bytes(content)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -251,9 +271,3 @@ def read_record(path: Path, kind: type[AnyRecord]) -> AnyRecord:
         raise RecordError(
             f"{path}: not a {kind.__name__} record of schema {SCHEMA} ({error}); record the run again"
         ) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

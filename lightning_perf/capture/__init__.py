@@ -1,0 +1,1 @@
+"""training run -> trace files and run.json."""

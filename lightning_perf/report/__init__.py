@@ -1,0 +1,1 @@
+"""Analysis -> what people read: console, logger scalars."""

@@ -1,0 +1,84 @@
+"""What happens to a saved window while training goes on: compressed by a thread, analysed where that serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from lightning_perf.capture.profiler import SavedWindow, compress
+from lightning_perf.runinfo import WindowRecord
+
+W = TypeVar("W")
+
+
+@dataclass
+class _Job(Generic[W]):
+    record: WindowRecord
+    path: Future[Path]
+    analysis: Future[W] | None
+    handed_out: bool = False
+
+
+class Background(Generic[W]):
+    """One worker thread that takes saved windows in order.
+
+    Args:
+        analyze: analyses a trace file; must not hold the interpreter lock for long, as it runs while training does.
+    """
+
+    def __init__(self, analyze: Callable[[Path], W]) -> None:
+        self._analyze = analyze
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lightning-perf")
+        self._jobs: list[_Job[W]] = []
+
+    def take(self, saved: SavedWindow, record: WindowRecord, *, analyze: bool) -> None:
+        """Compress a window, and then analyse it if asked to."""
+        path = self._worker.submit(compress, saved)
+        analysis = self._worker.submit(lambda: self._analyze(path.result())) if analyze else None
+        self._jobs.append(_Job(record, path, analysis))
+
+    def newly_analyzed(self) -> list[W]:
+        """Analyses that have succeeded since the last call. Does not wait."""
+        results = []
+        for job in self._jobs:
+            if job.analysis is not None and not job.handed_out and job.analysis.done():
+                job.handed_out = True
+                if job.analysis.exception() is None:
+                    results.append(job.analysis.result())
+        return results
+
+    def finish(self, *, in_a_hurry: bool = False) -> list[WindowRecord]:
+        """Wait until all windows are compressed, and analysed unless in a hurry.
+
+        Returns:
+            The records of all windows, with the names that their files have now.
+
+        Raises:
+            OSError: a trace could be neither compressed nor renamed.
+        """
+        if in_a_hurry:
+            for job in self._jobs:
+                if job.analysis is not None:
+                    job.analysis.cancel()
+        self._worker.shutdown()
+        return [msgspec.structs.replace(job.record, trace=job.path.result().name) for job in self._jobs]
+
+    def analyses(self, analyze: Callable[[Path], W]) -> list[W]:
+        """The analyses of all windows, after :meth:`finish`; ``analyze`` makes those that are missing."""
+        results = []
+        for job in self._jobs:
+            done = job.analysis
+            if done is not None and not done.cancelled() and done.exception() is None:
+                results.append(done.result())
+            else:
+                results.append(analyze(job.path.result()))
+        return results
+
+    def abandon(self) -> None:
+        """Let what was begun end by itself."""
+        self._worker.shutdown(wait=False)

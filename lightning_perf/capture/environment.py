@@ -1,0 +1,246 @@
+"""Facts of a run, read from the trainer, the model and torch. Reading changes nothing and moves no data."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from collections.abc import Iterable
+from importlib import metadata
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import nn
+
+import lightning_perf.capture.memory as memory
+from lightning_perf.names import Stage
+from lightning_perf.runinfo import (
+    Flags,
+    LoaderFacts,
+    LoopRecord,
+    OptimizerFacts,
+    RunInfo,
+    TrainerFacts,
+    Versions,
+    WindowRecord,
+)
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
+
+T = TypeVar("T")
+
+
+def describe_run(
+    trainer: Trainer,
+    module: LightningModule,
+    stage: Stage,
+    *,
+    loop: LoopRecord | None,
+    windows: list[WindowRecord],
+    notes: list[str],
+) -> RunInfo:
+    """Everything about a run, as it is now."""
+    return RunInfo(
+        created_unix_ns=time.time_ns(),
+        stage=stage,
+        model=type(module).__name__,
+        rank=trainer.global_rank,
+        world_size=trainer.world_size,
+        versions=_versions(),
+        cpu_count=_usable_cpus(),
+        devices=memory.devices(),
+        trainer=_trainer_facts(trainer, module, stage),
+        flags=_flags(module),
+        loaders=_loader_facts(trainer, stage),
+        optimizers=[_optimizer_facts(optimizer) for optimizer in trainer.optimizers] if stage == "fit" else [],
+        memory=memory.memory_peaks(),
+        loop=loop,
+        windows=windows,
+        notes=notes,
+    )
+
+
+def total_steps(trainer: Trainer, module: LightningModule, stage: Stage) -> int | None:
+    """Number of batches that the stage will run, or None if that is not known beforehand."""
+    if stage != "fit":
+        evaluation = trainer.test_loop if stage == "test" else trainer.validate_loop
+        return _finite(sum(trainer.predict_loop.max_batches if stage == "predict" else evaluation.max_batches))
+    limits: list[float] = []
+    epochs = trainer.max_epochs
+    if epochs is not None and epochs >= 0:
+        limits.append(epochs * trainer.num_training_batches)
+    if trainer.max_steps >= 0:
+        # In manual optimization every optimizer's step counts.
+        optimizers = 1 if module.automatic_optimization else max(1, len(trainer.optimizers))
+        limits.append(trainer.max_steps * trainer.accumulate_grad_batches // optimizers)
+    return _finite(min(limits)) if limits else None
+
+
+def batch_size(batch: object) -> int | None:
+    """Samples in a batch: the length of the first tensor found in it, or None. Looks three levels deep at most."""
+    for _ in range(4):
+        if isinstance(batch, torch.Tensor):
+            return batch.shape[0] if batch.ndim else None
+        if isinstance(batch, dict):
+            batch = next(iter(batch.values()), None)
+        elif isinstance(batch, (list, tuple)):
+            batch = batch[0] if batch else None
+        else:
+            return None
+    return None
+
+
+def _finite(number: float) -> int | None:
+    return int(number) if math.isfinite(number) else None
+
+
+def _versions() -> Versions:
+    return Versions(
+        lightning_perf=_version("lightning-perf") or "unknown",
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        lightning=_version("lightning") or _version("pytorch-lightning") or "unknown",
+        cuda=torch.version.cuda if torch.cuda.is_available() else None,
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _usable_cpus() -> int:
+    """CPUs that this process may run on, which in a container are fewer than the machine has."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _trainer_facts(trainer: Trainer, module: LightningModule, stage: Stage) -> TrainerFacts:
+    bar = trainer.progress_bar_callback
+    checkpoint = trainer.checkpoint_callback
+    return TrainerFacts(
+        strategy=type(trainer.strategy).__name__,
+        precision=str(trainer.precision),
+        accumulate_grad_batches=trainer.accumulate_grad_batches,
+        automatic_optimization=module.automatic_optimization,
+        max_epochs=trainer.max_epochs,
+        max_steps=trainer.max_steps if trainer.max_steps >= 0 else None,
+        batches_per_epoch=_finite(trainer.num_training_batches) if stage == "fit" else None,
+        log_every_n_steps=trainer.log_every_n_steps,  # type: ignore[attr-defined]
+        val_check_interval=_number(trainer.val_check_interval),
+        check_val_every_n_epoch=_as(int, trainer.check_val_every_n_epoch),
+        checkpoint_every_n_train_steps=_as(int, getattr(checkpoint, "_every_n_train_steps", None)),
+        gradient_clip_val=_number(trainer.gradient_clip_val),
+        progress_bar=type(bar).__name__ if bar is not None else None,
+        loggers=[type(logger).__name__ for logger in trainer.loggers],
+        callbacks=[type(callback).__name__ for callback in trainer.callbacks],  # type: ignore[attr-defined]
+    )
+
+
+def _flags(module: nn.Module) -> Flags:
+    return Flags(
+        cudnn_benchmark=torch.backends.cudnn.benchmark,
+        cudnn_deterministic=torch.backends.cudnn.deterministic,
+        deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
+        matmul_tf32=torch.get_float32_matmul_precision() != "highest",
+        cudnn_tf32=torch.backends.cudnn.allow_tf32,
+        float32_matmul_precision=torch.get_float32_matmul_precision(),
+        detect_anomaly=torch.is_anomaly_enabled(),
+        compiled=is_compiled(module),
+        channels_last=_channels_last(module),
+        torch_threads=torch.get_num_threads(),
+    )
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile was applied to the model or to a part of it."""
+    return getattr(module, "_compiler_ctx", None) is not None or any(
+        type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+        for part in module.modules()
+    )
+
+
+def _channels_last(module: nn.Module) -> bool | None:
+    """Whether the convolutions' weights are channels_last; None for a model without 2-d convolutions."""
+    weights = [part.weight for part in module.modules() if isinstance(part, nn.Conv2d) and part.kernel_size != (1, 1)]
+    if not weights:
+        return None
+    return all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+
+
+def _optimizer_facts(optimizer: torch.optim.Optimizer) -> OptimizerFacts:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return OptimizerFacts(
+        optimizer_class=type(optimizer).__name__,
+        parameter_tensors=len(parameters),
+        parameters=sum(parameter.numel() for parameter in parameters),
+        foreach=_as(bool, optimizer.defaults.get("foreach")),
+        fused=_as(bool, optimizer.defaults.get("fused")),
+    )
+
+
+def _loader_facts(trainer: Trainer, stage: Stage) -> list[LoaderFacts]:
+    by_stage: dict[str, object]
+    if stage == "fit":
+        by_stage = {"fit": trainer.train_dataloader, "validate": trainer.val_dataloaders}
+    elif stage == "validate":
+        by_stage = {stage: trainer.val_dataloaders}
+    elif stage == "test":
+        by_stage = {stage: trainer.test_dataloaders}
+    else:
+        by_stage = {stage: trainer.predict_dataloaders}
+    return [_loader(name, loader) for name, loaders in by_stage.items() for loader in _flatten(loaders)]
+
+
+def _flatten(loaders: object) -> Iterable[object]:
+    """The loaders in what Lightning accepts: one, a collection of them, or a CombinedLoader."""
+    if loaders is None:
+        return
+    parts = getattr(loaders, "flattened", loaders)
+    if isinstance(parts, dict):
+        parts = list(parts.values())
+    if isinstance(parts, (list, tuple)):
+        for part in parts:
+            yield from _flatten(part)
+    else:
+        yield parts
+
+
+def _loader(stage: str, loader: object) -> LoaderFacts:
+    dataset = getattr(loader, "dataset", None)
+    collate = getattr(loader, "collate_fn", None)
+    is_torch = isinstance(loader, torch.utils.data.DataLoader)
+    return LoaderFacts(
+        stage=stage,
+        loader_class=type(loader).__name__,
+        dataset_class=type(dataset).__name__ if dataset is not None else None,
+        collate=getattr(collate, "__qualname__", type(collate).__name__) if collate is not None else None,
+        iterable=isinstance(dataset, torch.utils.data.IterableDataset) if is_torch else None,
+        length=_length(loader),
+        batch_size=_as(int, getattr(loader, "batch_size", None)),
+        num_workers=_as(int, getattr(loader, "num_workers", None)),
+        prefetch_factor=_as(int, getattr(loader, "prefetch_factor", None)),
+        pin_memory=_as(bool, getattr(loader, "pin_memory", None)),
+        persistent_workers=_as(bool, getattr(loader, "persistent_workers", None)),
+    )
+
+
+def _as(kind: type[T], value: object) -> T | None:
+    """The value if it is of that type: loaders and optimizers of other libraries may hold anything there."""
+    return value if isinstance(value, kind) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _length(loader: object) -> int | None:
+    # An IterableDataset's __len__ may be missing (TypeError) or say so itself (NotImplementedError).
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return None

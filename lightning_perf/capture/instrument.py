@@ -1,0 +1,122 @@
+"""Spans for the actions of the loop to which Lightning gives none.
+
+Methods are wrapped while a stage runs and put back afterwards: on the object itself where the loop looks them up
+there, on the class where a hook must also be seen by copies and bound references (``LightningModule.log``).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import torch
+
+from lightning_perf.capture import spans
+from lightning_perf.names import Stage
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+OpenSpan = Callable[[str], AbstractContextManager[object]]
+
+_MISSING = object()
+
+
+class Instrument:
+    """Wraps methods in spans and puts the originals back, in reverse order."""
+
+    def __init__(self, open_span: OpenSpan) -> None:
+        self._open_span = open_span
+        self._undo: list[Callable[[], None]] = []
+
+    def wrap(self, owner: object, method: str, span: str) -> None:
+        """Time calls of ``owner.method`` as ``span``. An owner without that method is left alone."""
+        original = getattr(owner, method, None)
+        if not callable(original):
+            return
+        own = vars(owner).get(method, _MISSING)
+        setattr(owner, method, _timed(original, self._open_span, span))
+
+        def undo() -> None:
+            if own is _MISSING:
+                delattr(owner, method)
+            else:
+                setattr(owner, method, own)
+
+        self._undo.append(undo)
+
+    def wrap_class(self, instance: object, method: str, span: str) -> None:
+        """Time calls of a method on the class that defines it for ``instance``."""
+        for kind in type(instance).__mro__:
+            if method in vars(kind):
+                self.wrap(kind, method, span)
+                return
+
+    def on_restore(self, action: Callable[[], None]) -> None:
+        """Also do this when everything is put back."""
+        self._undo.append(action)
+
+    def restore(self) -> None:
+        """Put every original back. Calling it again does nothing."""
+        while self._undo:
+            self._undo.pop()()
+
+
+def _timed(original: Callable[P, R], open_span: OpenSpan, span: str) -> Callable[P, R]:
+    @functools.wraps(original)
+    def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        with open_span(span):
+            return original(*args, **kwargs)
+
+    return timed
+
+
+def instrument(trainer: Trainer, module: LightningModule, stage: Stage, made: Instrument) -> None:
+    """Wrap everything of a stage that has no span of its own.
+
+    The iterator of an epoch is made in ``FitLoop.setup_data`` (first epoch, or reloaded loaders), in
+    ``_TrainingEpochLoop.on_run_start`` (later epochs) and in ``reset`` of the evaluation and prediction loops.
+    Manual optimization calls ``Strategy.backward`` without a span. Logging happens in ``self.log``, in the logger
+    connector, which reduces and converts the metrics, and in the loggers.
+    """
+    if stage == "fit":
+        epoch_loop = trainer.fit_loop.epoch_loop
+        made.wrap(trainer.fit_loop, "setup_data", spans.ITERATOR)
+        made.wrap(epoch_loop, "on_run_start", spans.ITERATOR)
+        made.wrap(epoch_loop.val_loop, "run", spans.VALIDATION)
+        if not module.automatic_optimization:
+            made.wrap(trainer.strategy, "backward", spans.BACKWARD)
+    else:
+        loop = {"validate": trainer.validate_loop, "test": trainer.test_loop, "predict": trainer.predict_loop}[stage]
+        made.wrap(loop, "reset", spans.ITERATOR)
+        made.wrap(loop, "run", spans.RUN)
+    _instrument_logging(trainer, module, made)
+
+
+def _instrument_logging(trainer: Trainer, module: LightningModule, made: Instrument) -> None:
+    def rebind() -> None:
+        # Lightning gives every callback the module's bound methods before our setup hook runs.
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if "log" in vars(callback):
+                callback.log = module.log
+                callback.log_dict = module.log_dict
+
+    made.on_restore(rebind)
+    made.wrap_class(module, "log", f"{spans.LOGGING}self.log")
+    rebind()
+    connector = trainer._logger_connector
+    for method in ("on_batch_end", "update_train_step_metrics", "update_train_epoch_metrics", "log_metrics"):
+        made.wrap(connector, method, f"{spans.LOGGING}reduce")
+    for logger in _unique(trainer.loggers):
+        made.wrap(logger, "log_metrics", f"{spans.LOGGING}{type(logger).__name__}.log_metrics")
+        made.wrap(logger, "save", f"{spans.LOGGING}{type(logger).__name__}.save")
+
+
+def _unique(items: Iterable[object]) -> list[object]:
+    return list({id(item): item for item in items}.values())

@@ -1,0 +1,140 @@
+"""torch.profiler for one window, from warm-up to saved file. Each window is one trace file."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.profiler import profile, record_function
+
+from lightning_perf.names import Stage
+
+GZIP_LEVEL = 1
+"""Level 9, which torch uses for ``.gz``, takes ten times as long."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a window records besides operators, kernels and labels. Stacks and memory events cost the most."""
+
+    shapes: bool = True
+    stack: bool = False
+    memory: bool = False
+
+
+@dataclass(frozen=True)
+class SavedWindow:
+    """A stopped window: the trace as torch wrote it, and the path that :func:`compress` gives it."""
+
+    raw: Path
+    path: Path
+    first_step: int
+    last_step: int
+
+
+def is_profiling() -> bool:
+    """Whether a torch profiler runs in this process already. A second one would raise, or take its events."""
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
+
+
+class WindowProfiler:
+    """Owns one ``torch.profiler.profile``.
+
+    Steps are marked here and not by ``profile.step()``, so that a step ends with its epoch and the time between
+    two epochs is in no step.
+    """
+
+    def __init__(self, recording: Recording, stage: Stage, rank: int) -> None:
+        self._profile = profile(
+            record_shapes=recording.shapes, with_stack=recording.stack, profile_memory=recording.memory
+        )
+        self._profile.preset_metadata_json("lightning_perf", json.dumps({"stage": stage, "rank": rank}))
+        self._rank = rank
+        self._steps: list[int] = []
+        self._step: record_function | None = None
+        self.recording = False
+
+    def warm_up(self) -> None:
+        """Start the profiler without keeping what it sees."""
+        with _quiet_kineto():
+            self._profile.prepare_trace()
+
+    def record(self) -> None:
+        """Keep events from here on."""
+        self._profile.start_trace()
+        self.recording = True
+
+    def begin_step(self, number: int) -> None:
+        """Begin the range ``ProfilerStep#<number>``, by which every reader of traces knows a step."""
+        self._steps.append(number)
+        self._step = record_function(f"ProfilerStep#{number}")
+        self._step.__enter__()  # type: ignore[no-untyped-call]
+
+    def end_step(self) -> None:
+        """End the range of the present step, if there is one."""
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step = None
+
+    def stop(self) -> None:
+        """Stop the profiler; waits for the device to finish what was launched."""
+        self.end_step()
+        if not self.recording:
+            # A profiler that was only warmed up can be stopped only after it was started.
+            self._profile.start_trace()
+        self._profile.stop_trace()
+
+    def save(self, folder: Path) -> SavedWindow | None:
+        """Write the trace of a stopped profiler, uncompressed. None if it recorded no step.
+
+        Raises:
+            OSError: the folder cannot be made or written.
+        """
+        if not self._steps:
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"rank{self._rank}.{time.time_ns()}.pt.trace.json"
+        raw = folder / f".{name}.part"
+        self._profile.export_chrome_trace(str(raw))
+        return SavedWindow(raw, folder / f"{name}.gz", self._steps[0], self._steps[-1])
+
+
+def compress(saved: SavedWindow) -> Path:
+    """Compress a saved trace and give it its name. It appears there whole, or uncompressed if that fails.
+
+    Meant for another thread than the one that trains: zlib works without the interpreter lock.
+
+    Raises:
+        OSError: the trace can be neither compressed nor renamed.
+    """
+    part = saved.raw.with_name(f"{saved.raw.name}.gz")
+    try:
+        with saved.raw.open("rb") as source, gzip.open(part, "wb", compresslevel=GZIP_LEVEL) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        part.replace(saved.path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        return saved.raw.replace(saved.path.with_suffix(""))
+    saved.raw.unlink()
+    return saved.path
+
+
+@contextlib.contextmanager
+def _quiet_kineto() -> Iterator[None]:
+    """Keep kineto's own lines off the user's terminal: it reads its log level when it is first used."""
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = "99"
+    try:
+        yield
+    finally:
+        del os.environ["KINETO_LOG_LEVEL"]

@@ -1,0 +1,126 @@
+"""The one place where stages are chained: trace files -> decode -> measure -> Analysis."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lightning_perf.errors import TraceError
+from lightning_perf.runinfo import RUN_FILE, read_run
+
+if TYPE_CHECKING:
+    from lightning_perf.measure.analysis import Analysis, Window
+    from lightning_perf.runinfo import RunInfo
+
+TRACE_PATTERNS = ("*.pt.trace.json", "*.pt.trace.json.gz")
+"""Names of traces inside a folder: what torch's and our handlers write, and what torch-tb-profiler reads."""
+
+
+def analyze(
+    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    on_error: Callable[[TraceError], None] | None = None,
+) -> Analysis:
+    """Analyse a trace file, a folder of traces (searched with its subfolders), or several of them.
+
+    Where a single folder holds the ``run.json`` of a run, its facts and loop table are part of the result.
+
+    Args:
+        path: file or folder, or several.
+        on_error: called for each trace that cannot be read, which is then left out. Without it the first
+            such trace raises.
+
+    Returns:
+        One Analysis with one window per trace, in the order of the paths and of names within a folder.
+
+    Raises:
+        TraceError: a trace cannot be read (without ``on_error``), a path does not exist, or a folder holds none.
+        RecordError: the folder's ``run.json`` is damaged.
+    """
+    from lightning_perf.measure.analysis import Analysis
+    from lightning_perf.measure.loop import measure_loop
+
+    paths = [Path(path)] if isinstance(path, (str, os.PathLike)) else [Path(item) for item in path]
+    run = _run_of(paths[0]) if len(paths) == 1 else None
+    windows: list[Window] = []
+    for item in paths:
+        try:
+            traces = find_traces(item)
+        except TraceError as error:
+            _report(error, on_error)
+            continue
+        for trace in traces:
+            try:
+                windows.append(analyze_trace(trace))
+            except TraceError as error:
+                _report(error, on_error)
+    loop = measure_loop(run.loop) if run is not None and run.loop is not None else None
+    return Analysis(run=run, loop=loop, windows=windows)
+
+
+def analyze_trace(path: Path) -> Window:
+    """Decode and measure one trace file.
+
+    Raises:
+        TraceError: the trace cannot be read.
+    """
+    from lightning_perf.decode.reader import read_trace
+    from lightning_perf.measure.window import measure_trace
+
+    return measure_trace(read_trace(path))
+
+
+def analyze_elsewhere(path: Path) -> Window:
+    """The same as :func:`analyze_trace` in another process, so that this one's interpreter stays free to train.
+
+    Raises:
+        TraceError: the trace cannot be read, or the process failed.
+    """
+    from lightning_perf.measure.analysis import Analysis
+
+    command = [sys.executable, "-m", "lightning_perf.cli", "analyze", str(path), "--json", "-"]
+    done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)  # noqa: S603 - our own
+    if done.returncode:
+        raise TraceError(f"{path}: analysis in another process failed: {done.stderr.decode(errors='replace').strip()}")
+    return msgspec.json.decode(done.stdout, type=Analysis).windows[0]
+
+
+def find_traces(path: Path) -> list[Path]:
+    """The traces at a path: the file itself, or those in a folder and its subfolders, sorted by name.
+
+    Raises:
+        TraceError: there is nothing at the path, or no trace in the folder.
+    """
+    if not path.is_dir():
+        return [path]
+    found = sorted(trace for pattern in TRACE_PATTERNS for trace in path.rglob(pattern) if not _hidden(trace, path))
+    if not found and not (path / RUN_FILE).is_file():
+        raise TraceError(
+            f"{path}: no trace in this folder; expected files named {' or '.join(TRACE_PATTERNS)}. "
+            "Name a trace file, or a folder that PerfCallback or torch.profiler wrote."
+        )
+    return found
+
+
+def _hidden(trace: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in trace.relative_to(folder).parts)
+
+
+def _run_of(path: Path) -> RunInfo | None:
+    """Facts of the run whose folder, or log folder, a path names."""
+    for folder in (path, path / "perf"):
+        if (folder / RUN_FILE).is_file():
+            return read_run(folder / RUN_FILE)
+    return None
+
+
+def _report(error: TraceError, on_error: Callable[[TraceError], None] | None) -> None:
+    if on_error is None:
+        raise error
+    on_error(error)

@@ -1,0 +1,169 @@
+"""Analysis -> at most one screen of text."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from lightning_perf import units
+from lightning_perf.measure.analysis import Analysis, Loop, Window
+from lightning_perf.names import PHASES, Phase
+from lightning_perf.report.scalars import busiest_device
+from lightning_perf.runinfo import ANALYSIS_FILE, RunInfo
+
+log = logging.getLogger("lightning_perf")
+
+_PHASE_NAMES: dict[Phase, str] = {
+    "data": "Data loading",
+    "transfer": "Moving batches to the device",
+    "forward": "The forward pass",
+    "backward": "The backward pass",
+    "optimizer": "The optimizer",
+    "logging": "Logging",
+    "callbacks": "Callbacks",
+    "validation": "Validation",
+    "checkpoint": "Saving checkpoints",
+    "other": "The rest of the loop",
+}
+
+
+def summarize_run(analysis: Analysis, folder: Path | None) -> str:
+    """Summary of a run: what ran, what takes the most, the figures, the phases, and where to read on.
+
+    Args:
+        analysis: the run's analysis; must hold a run.
+        folder: where the run's files are, or None if it wrote none.
+
+    Raises:
+        ValueError: the analysis holds no run.
+    """
+    run, loop = analysis.run, analysis.loop
+    if run is None:
+        raise ValueError("summarize_run needs an analysis with a run; use summarize_trace for a trace alone")
+    lines = [_headline(run), ""]
+    if loop is None:
+        lines.append("  No step was completed, so there is nothing to report.")
+    else:
+        window = analysis.windows[-1] if analysis.windows else None
+        lines += [f"  {_largest(loop)}", ""]
+        lines.append("  " + "   ".join([*_speed(loop), *_device(window), *_memory(run)]))
+        lines.append("  " + _shares(loop))
+        if loop.traced_step_time_us is not None and loop.traced_steps != loop.steps:
+            lines.append(f"  (under torch.profiler: {units.duration(loop.traced_step_time_us)} a step)")
+    lines += ["", *(f"  note         {note}" for note in _notes(run))]
+    if folder is not None:
+        lines.append(f"  analysis     {_from_here(folder / ANALYSIS_FILE)}")
+        if run.windows:
+            lines.append(f"  TensorBoard  tensorboard --logdir {_from_here(folder.parent)}")
+    return "\n".join(lines).rstrip()
+
+
+def summarize_trace(window: Window) -> str:
+    """Summary of one trace file."""
+    complete = [step for step in window.steps if step.complete]
+    rank = f" · rank {window.rank}" if window.rank is not None else ""
+    lines = [f"{window.trace} · {units.count(window.events)} events{rank} · {_plural(len(complete), 'complete step')}"]
+    if complete:
+        values, unit = units.durations([step.duration_us for step in complete])
+        lines.append(f"  steps    {' '.join(values)} {unit}")
+        loading = sum(step.data_loading_us for step in complete) / sum(step.duration_us for step in complete)
+        lines.append(f"  data     {units.percent(loading)} of the step inside the data loader")
+    lines += [_device_line(window, position) for position in range(len(window.devices))]
+    if window.memory is not None:
+        for index, peak in window.memory.peak_allocated_bytes.items():
+            reserved = window.memory.peak_reserved_bytes.get(index)
+            lines.append(
+                f"  memory   device {index}: peak {units.size(peak)} allocated, {units.size(reserved)} reserved"
+            )
+    lines += [f"  quality  {note.message}" for note in window.quality]
+    return "\n".join(lines)
+
+
+def emit(text: str) -> None:
+    """Show a text through logging: on stderr where nobody has set logging up, as Lightning does."""
+    if not log.hasHandlers():
+        log.addHandler(logging.StreamHandler())
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.INFO)
+    log.info("%s", text)
+
+
+def _headline(run: RunInfo) -> str:
+    steps = 0 if run.loop is None else run.loop.plain.steps + run.loop.traced.steps
+    traced = sum(window.last_step - window.first_step + 1 for window in run.windows)
+    devices = ", ".join(dict.fromkeys(device.name for device in run.devices)) or f"CPU ({run.cpu_count} cores)"
+    stage = "" if run.stage == "fit" else f" · {run.stage}"
+    return (
+        f"lightning-perf · {run.model}{stage} · {_plural(steps, 'step')}, {traced or 'none'} of them traced · {devices}"
+    )
+
+
+def _from_here(path: Path) -> Path:
+    """The path relative to the working directory if it lies in it."""
+    here = Path.cwd()
+    return path.resolve().relative_to(here) if path.resolve().is_relative_to(here) else path
+
+
+def _notes(run: RunInfo) -> list[str]:
+    """What the user should know, and why there is no trace if there is none."""
+    steps = 0 if run.loop is None else run.loop.plain.steps + run.loop.traced.steps
+    if run.windows or run.notes or not steps:
+        return run.notes
+    return [f"no trace was recorded: the run ended after {steps} steps, before the schedule's first window"]
+
+
+def _largest(loop: Loop) -> str:
+    phase = max(PHASES, key=lambda phase: loop.phases_us[phase])
+    share = loop.phases_us[phase] / loop.step_time_us.mean
+    return (
+        f"{_PHASE_NAMES[phase]} takes {units.percent(share)} of a step: "
+        f"{units.duration(loop.phases_us[phase])} of {units.duration(loop.step_time_us.mean)} on average."
+    )
+
+
+def _speed(loop: Loop) -> list[str]:
+    spread = loop.step_time_us
+    parts = [
+        f"step {units.duration(spread.p50)} (p95 {units.duration(spread.p95)})",
+        f"{units.number(1e6 / spread.p50)} it/s",
+    ]
+    if loop.samples_per_second is not None:
+        parts.append(f"{units.number(loop.samples_per_second)} samples/s")
+    return parts
+
+
+def _device(window: Window | None) -> list[str]:
+    device = busiest_device(window) if window is not None else None
+    if device is None or device.window is None or not device.window.duration_us:
+        return []
+    return [f"GPU busy {units.percent(device.window.busy_us / device.window.duration_us)}"]
+
+
+def _memory(run: RunInfo) -> list[str]:
+    if run.memory.allocated_bytes:
+        index, peak = max(run.memory.allocated_bytes.items(), key=lambda item: item[1])
+        total = next((device.memory_bytes for device in run.devices if str(device.index) == index), None)
+        return [f"memory peak {units.size(peak)}" + (f" of {units.size(total)}" if total else "")]
+    return [f"memory peak {units.size(run.memory.rss_bytes)}"] if run.memory.rss_bytes is not None else []
+
+
+def _shares(loop: Loop) -> str:
+    """Phases in the loop's order, in percent of the step; those under half a percent are left out."""
+    shares = {phase: 100 * loop.phases_us[phase] / loop.step_time_us.mean for phase in PHASES}
+    shown = [f"{phase} {share:.0f}" for phase, share in shares.items() if share >= 0.5]
+    return " | ".join(shown) + "   (% of step)"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{units.count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def _device_line(window: Window, position: int) -> str:
+    device = window.devices[position]
+    measured = device.window
+    name = f"device {device.index}" + (f" ({device.name})" if device.name else "")
+    busy = measured.busy_us / measured.duration_us if measured is not None and measured.duration_us else None
+    return (
+        f"  device   {name}: busy {units.percent(busy)}, {units.count(device.operations)} operations, "
+        f"{units.count(device.gaps)} gaps, exposed communication {units.duration(device.exposed_communication_us)}"
+    )

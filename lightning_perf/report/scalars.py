@@ -1,0 +1,75 @@
+"""Analysis -> scalars for the trainer's loggers. Absent when unknown, finite always."""
+
+from __future__ import annotations
+
+import math
+
+from lightning_perf.measure.analysis import Analysis, Device, Loop, Window
+from lightning_perf.names import PHASES, Stage, metric
+from lightning_perf.runinfo import MemoryPeaks
+
+MIB = 1 << 20
+
+
+def all_scalars(analysis: Analysis) -> dict[str, float | None]:
+    """Every figure of a run; those of a device come from the last window."""
+    figures = loop_scalars(analysis.loop)
+    if analysis.run is not None:
+        figures.update(memory_scalars(analysis.run.memory))
+    if analysis.windows:
+        figures.update(device_scalars(analysis.windows[-1]))
+    return figures
+
+
+def loop_scalars(loop: Loop | None) -> dict[str, float | None]:
+    """Figures of the loop clock. Step times are the median and the 95th percentile, ratios shares of the mean."""
+    if loop is None:
+        return {}
+    mean_us = loop.step_time_us.mean
+    scalars: dict[str, float | None] = {
+        "step_time_ms": loop.step_time_us.p50 / 1e3,
+        "step_time_p95_ms": loop.step_time_us.p95 / 1e3,
+        "samples_per_second": loop.samples_per_second,
+        "data_loading_ratio": loop.data_loading_ratio,
+    }
+    scalars.update({f"phase_{phase}_ratio": loop.phases_us[phase] / mean_us for phase in PHASES})
+    if loop.traced_step_time_us is not None and loop.traced_steps != loop.steps:
+        scalars["profiling_overhead_ratio"] = loop.traced_step_time_us / loop.step_time_us.p50 - 1
+    return scalars
+
+
+def memory_scalars(memory: MemoryPeaks) -> dict[str, float | None]:
+    """Peaks of memory; of the fullest device where a process has several."""
+    return {
+        "memory_peak_allocated_mib": max(memory.allocated_bytes.values(), default=math.nan) / MIB,
+        "memory_peak_reserved_mib": max(memory.reserved_bytes.values(), default=math.nan) / MIB,
+        "memory_peak_rss_mib": memory.rss_bytes / MIB if memory.rss_bytes is not None else None,
+    }
+
+
+def device_scalars(window: Window) -> dict[str, float | None]:
+    """Figures of the device that did most operations, over the window of device-adjusted complete steps."""
+    device = busiest_device(window)
+    if device is None or device.window is None or not device.window.duration_us:
+        return {}
+    measured = device.window
+    return {
+        "gpu_busy_ratio": measured.busy_us / measured.duration_us,
+        "gpu_idle_ratio": measured.idle_us / measured.duration_us,
+        "gpu_idle_gaps_per_step": measured.gaps / measured.steps if measured.steps else None,
+        "gpu_idle_gap_max_ms": measured.largest_gap_us / 1e3,
+    }
+
+
+def busiest_device(window: Window) -> Device | None:
+    """The device with the most operations, if the window saw any."""
+    return max(window.devices, key=lambda device: device.operations, default=None)
+
+
+def named(scalars: dict[str, float | None], stage: Stage, separator: str) -> dict[str, float]:
+    """Keys as a logger wants them, without unknown and non-finite values."""
+    return {
+        metric(name, stage, separator): float(value)
+        for name, value in scalars.items()
+        if value is not None and math.isfinite(value)
+    }
