@@ -1,7 +1,7 @@
 """Timestamps as written (microseconds, in three generations) to integer nanoseconds, exactly.
 
 1. Integer microseconds since 1970 (torch until 2023): below 2**53, so exact even as a float64.
-2. Microseconds since 1970 with three decimals: more digits than a float64 holds. These are decoded as Decimal.
+2. Microseconds since 1970 with three decimals: more digits than a float64 holds. These come as the text itself.
 3. Microseconds with three decimals since ``baseTimeNanoseconds``, which is at most 7,889,238 s ago (libkineto's
    ChromeTraceBaseTime), so below 2**43: a float64 is off by less than half a nanosecond, and rounding restores it,
    if only the fraction is scaled (the scaled whole would be rounded twice).
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,24 +34,30 @@ BAD_NS: Final = np.iinfo(np.int64).min
 """Marks a time that cannot be read."""
 
 
-def needs_exact_times(times_us: Sequence[object]) -> bool:
-    """Whether these times have more digits than the float64 they were decoded to can hold."""
-    return any(type(time) is float and abs(time) >= EXACT_FLOAT_US for time in times_us)
+class InexactTimesError(Exception):
+    """Times had more digits than the float64 they were decoded to can hold: decode them again, as text."""
 
 
 def nanoseconds(times_us: Sequence[object], largest_us: int, notes: Notes) -> Int64s:
     """Integer nanoseconds of times in microseconds, each rounded once.
 
     Args:
-        times_us: int, float, Decimal or text, whatever the file had.
+        times_us: int, float, str (a text in the file) or bytes (a number's text), whatever the file had.
         largest_us: beyond this, in either direction, a time is :data:`BAD_NS`.
         notes: takes what was wrong.
 
     Returns:
         One value per time; :data:`BAD_NS` for a time that is missing, is not a number or is out of range.
+
+    Raises:
+        InexactTimesError: a float is too large to be exact.
     """
     kinds = set(map(type, times_us))
-    if kinds <= {int, float}:
+    if kinds == {bytes}:
+        from_digits = _from_digits(cast("Sequence[bytes]", times_us), largest_us)
+        if from_digits is not None:
+            return from_digits
+    elif kinds <= {int, float}:
         values: npt.NDArray[np.float64] = np.array(times_us, dtype=np.float64)
         largest = float(np.abs(values).max(initial=0.0))
         if largest < EXACT_FLOAT_US:
@@ -62,16 +68,38 @@ def nanoseconds(times_us: Sequence[object], largest_us: int, notes: Notes) -> In
     return np.array([_one_nanoseconds(time, largest_us, notes) for time in times_us], dtype=np.int64)
 
 
+def _from_digits(texts: Sequence[bytes], largest_us: int) -> Int64s | None:
+    """Nanoseconds of numbers that all have as many digits, three of them decimals; None for any others.
+
+    All starts since 1970 do, from the year 2001 to 2286: one matrix of digits instead of a Decimal for each.
+    """
+    width = len(texts[0])
+    if not 5 <= width <= 20 or set(map(len, texts)) != {width}:
+        return None
+    characters = np.frombuffer(b"".join(texts), dtype=np.uint8).reshape(len(texts), width)
+    if not (characters[:, -4] == ord(".")).all():
+        return None
+    values = np.zeros(len(texts), dtype=np.uint64)  # 19 digits fit
+    for place in [*range(width - 4), *range(width - 3, width)]:
+        digits = characters[:, place] - np.uint8(ord("0"))
+        if digits.max() > 9:  # a minus sign, an exponent
+            return None
+        values = values * np.uint64(10) + digits
+    return values.astype(np.int64) if values.max() <= largest_us * 1000 else None
+
+
 def _one_nanoseconds(time_us: object, largest_us: int, notes: Notes) -> int:
-    if time_us is None or isinstance(time_us, bool) or not isinstance(time_us, int | float | Decimal | str):
+    if isinstance(time_us, bool) or not isinstance(time_us, int | float | str | bytes):
         return BAD_NS
+    if isinstance(time_us, float) and EXACT_FLOAT_US <= abs(time_us) <= largest_us:
+        raise InexactTimesError
     try:
-        exact = Decimal(time_us)
-        if isinstance(time_us, str):
-            notes.add("text_timestamps")
-        if exact.is_nan() or abs(exact) > largest_us:
-            notes.add("out_of_range")
-            return BAD_NS
-        return round(exact * 1000)
-    except (InvalidOperation, ValueError):
+        exact = Decimal(time_us.decode() if isinstance(time_us, bytes) else time_us)
+    except InvalidOperation:
         return BAD_NS
+    if isinstance(time_us, str):
+        notes.add("text_timestamps")
+    if not exact.is_finite() or abs(exact) > largest_us:
+        notes.add("out_of_range")
+        return BAD_NS
+    return round(exact * 1000)

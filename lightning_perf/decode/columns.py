@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, TypeVar
 
 import numpy as np
 
 from lightning_perf.decode.categories import category_of
 from lightning_perf.decode.clock import BAD_NS, EPOCH_US, LARGEST_US, LONGEST_US, nanoseconds
-from lightning_perf.decode.events import NO_ARGS, NO_NUMBER, Args, Event
+from lightning_perf.decode.events import NO_ARGS, NO_NUMBER, Event
 from lightning_perf.decode.quality import Notes
-from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Int8s, Int32s, Int64s, MemoryEvents
+from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int8s, Int32s, Int64s, MemoryEvents
 
 _MEMORY_EVENT: Final = "[memory]"
 _FAR_FROM_ZERO_NS: Final = 10**12
 """1000 s: no recorded window is longer, so a start at 0 beside starts above this one is not a time (kineto #109)."""
 
-_INT64: Final = np.iinfo(np.int64)
+_LARGEST_INT: Final = 2**63 - 1
 _INT32: Final = np.iinfo(np.int32)
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -51,18 +52,18 @@ def columns_of(events: Sequence[Event], notes: Notes) -> Columns | None:
     complete, start_ns, duration_ns = _sound([event for event in events if event.ph == "X"], notes)
     if not complete:
         return None
-    args = [event.args or NO_ARGS for event in complete]
     order = np.lexsort((-duration_ns, start_ns))
     first_ns = int(start_ns[order[0]])
 
     names, name_id = _interned([event.name for event in complete])
-    processes, process = _interned(_texts([event.pid for event in complete]))
-    threads, thread = _interned(_texts([event.tid for event in complete]))
+    processes, process = _interned_ids([event.pid for event in complete])
+    threads, thread = _interned_ids([event.tid for event in complete])
     kinds, kind = _interned([event.cat for event in complete])
     category = np.array([category_of(name) for name in kinds], dtype=np.int8)[kind]
-    external_id = _integers([one.external_id for one in args])
-    legacy_id = _integers([one.legacy_external_id for one in args])
 
+    arguments = _Arguments(complete, np.flatnonzero(category != Category.PYTHON))
+    operations = _Arguments(complete, np.flatnonzero(category <= LAST_DEVICE_OPERATION))
+    external_id, legacy_id = arguments.column("external_id"), arguments.column("legacy_external_id")
     return Columns(
         names=names,
         processes=processes,
@@ -73,14 +74,29 @@ def columns_of(events: Sequence[Event], notes: Notes) -> Columns | None:
         duration_ns=duration_ns[order],
         process=process[order],
         thread=thread[order],
-        device=_devices(complete, args, category, notes)[order],
-        stream=_integers([one.stream for one in args])[order],
-        correlation=_integers([one.correlation for one in args])[order],
+        device=_devices(complete, operations, notes)[order],
+        stream=operations.column("stream")[order],
+        correlation=arguments.column("correlation")[order],
         external_id=np.where(external_id == NO_NUMBER, legacy_id, external_id)[order],
-        bytes=_integers([one.bytes for one in args])[order],
+        bytes=operations.column("bytes")[order],
         memory=_memory(events, first_ns),
         first_ns=first_ns,
     )
+
+
+class _Arguments:
+    """The arguments of some of the complete events."""
+
+    def __init__(self, complete: Sequence[Event], rows: Int64s) -> None:
+        self.rows = rows
+        self._args = [complete[row].args or NO_ARGS for row in rows.tolist()]
+        self._size = len(complete)
+
+    def column(self, field: str) -> Int64s:
+        """One argument as a column over all complete events."""
+        column = np.full(self._size, NO_NUMBER, dtype=np.int64)
+        column[self.rows] = _integers(list(map(attrgetter(field), self._args)))
+        return column
 
 
 def _sound(complete: list[Event], notes: Notes) -> tuple[list[Event], Int64s, Int64s]:
@@ -110,13 +126,14 @@ def _interned(values: Sequence[_Key]) -> tuple[tuple[_Key, ...], Int32s]:
     return tuple(distinct), np.fromiter(map(distinct.__getitem__, values), dtype=np.int32, count=len(values))
 
 
-def _texts(values: Sequence[object]) -> Sequence[str]:
-    """Process and thread ids as text: torch wrote 25738 and "25738" side by side."""
-    kinds = set(map(type, values))
-    if kinds == {int}:
-        text = {value: str(value) for value in set(values)}
-        return [text[value] for value in values]
-    return [value if isinstance(value, str) else str(value) for value in values]
+def _interned_ids(values: Sequence[object]) -> tuple[tuple[str, ...], Int32s]:
+    """Process or thread ids, interned as text: torch wrote 25738 and "25738" side by side."""
+    try:
+        distinct, index = _interned(values)
+    except TypeError:  # not hashable: a list, say
+        distinct, index = _interned([str(value) for value in values])
+    texts, text_index = _interned([str(value) for value in distinct])
+    return texts, text_index[index]
 
 
 def _integers(values: Sequence[object]) -> Int64s:
@@ -134,27 +151,24 @@ def _integer(value: object) -> int:
         value = int(value) if len(value) < 20 else NO_NUMBER
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not _INT64.min <= value <= _INT64.max:
+    if isinstance(value, bool) or not isinstance(value, int) or not abs(value) <= _LARGEST_INT:
         return NO_NUMBER
     return value
 
 
-def _devices(complete: Sequence[Event], args: Sequence[Args], category: Int8s, notes: Notes) -> Int32s:
+def _devices(complete: Sequence[Event], operations: _Arguments, notes: Notes) -> Int32s:
     """Device of every device operation: its argument, else its process id, which kineto sets to the device."""
-    device = np.full(len(complete), NO_NUMBER, dtype=np.int64)
-    operations = np.flatnonzero(category <= LAST_DEVICE_OPERATION)
-    named = _integers([args[row].device for row in operations.tolist()])
-    process = _integers([complete[row].pid for row in operations.tolist()])
-    chosen = np.where(named == NO_NUMBER, process, named)
-    chosen[(chosen < 0) | (chosen > _INT32.max)] = NO_NUMBER
-    notes.add("unknown_device", np.count_nonzero(chosen == NO_NUMBER))
-    device[operations] = chosen
+    device = operations.column("device")
+    unnamed = operations.rows[device[operations.rows] == NO_NUMBER]
+    device[unnamed] = _integers([complete[row].pid for row in unnamed.tolist()])
+    device[(device < 0) | (device > _INT32.max)] = NO_NUMBER
+    notes.add("unknown_device", np.count_nonzero(device[operations.rows] == NO_NUMBER))
     return device.astype(np.int32)
 
 
 def _memory(events: Iterable[Event], first_ns: int) -> MemoryEvents:
     """The allocator's events in time order."""
-    rows = [event for event in events if event.name == _MEMORY_EVENT and event.ph != "X" and event.args is not None]
+    rows = [event for event in events if event.name == _MEMORY_EVENT and event.ph != "X"]
     time_ns = nanoseconds([event.ts for event in rows], LARGEST_US, Notes())
     args = [event.args or NO_ARGS for event in rows]
     keep = np.flatnonzero((time_ns != BAD_NS) & ((time_ns != 0) | (first_ns < _FAR_FROM_ZERO_NS)))

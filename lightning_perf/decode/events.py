@@ -1,19 +1,26 @@
 """The fields of a trace file that are needed, as msgspec types, and the decoders for them.
 
 msgspec skips every other field without building it, which is why it is several times faster than an untyped
-parser. Numbers are ``Any``: what a vendor wrote there (a hexadecimal address as a stream, say) must not cost us
+parser. Arguments are ``Any``: what a vendor wrote there (a hexadecimal address as a stream, say) must not cost us
 the file. ``gc=False`` keeps hundreds of thousands of objects away from Python's collector.
 """
 
 from __future__ import annotations
 
-from decimal import Decimal
-from typing import Any, Final
+import re
+from typing import Any, Final, Literal
 
 import msgspec
 
 NO_NUMBER = -1
 """Stands for an argument that an event does not have."""
+
+
+Phase = Literal[
+    "", "X", "B", "E", "i", "I", "C", "b", "n", "e", "s", "t", "f", "N", "O", "D", "M", "V", "v", "R", "c", "P",
+    "S", "T", "p", "F", "(", ")", "=",
+]  # fmt: skip
+"""Chrome's event phases: a closed set, so that they are no new text in every event."""
 
 
 class Args(msgspec.Struct, gc=False):
@@ -39,13 +46,13 @@ NO_ARGS: Final = Args()
 class Event(msgspec.Struct, gc=False):
     """One entry of ``traceEvents``."""
 
-    ph: str = ""
+    ph: Phase = ""
     cat: str = ""
     name: str = ""
     pid: Any = None
     tid: Any = None
     ts: Any = None
-    dur: Any = None
+    dur: int | float | str | None = None
     args: Args | None = None
 
 
@@ -58,11 +65,33 @@ class File(msgspec.Struct):
     base_time_ns: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
 
 
-FAST: Final = msgspec.json.Decoder(File | list[Event])
-"""Times as int or float, which is exact for all traces but those of :func:`needs_exact_times`."""
+_FAST: Final = msgspec.json.Decoder(File | list[Event])
+_EXACT: Final = msgspec.json.Decoder(File | list[Event], float_hook=str.encode)
+_ONE_EXACT: Final = msgspec.json.Decoder(Event, float_hook=str.encode)
 
-EXACT: Final = msgspec.json.Decoder(File | list[Event], float_hook=Decimal)
-"""Every digit of the times as written. Slower."""
+_DECIMALS_SINCE_1970: Final = re.compile(rb'"ts":\s*\d{14,}\.\d')
+_SNIFFED_BYTES: Final = 2**20
 
-ONE_FAST: Final = msgspec.json.Decoder(Event)
-ONE_EXACT: Final = msgspec.json.Decoder(Event, float_hook=Decimal)
+
+def decode_file(content: bytes | bytearray, *, exact: bool) -> File | list[Event]:
+    """A sound file: an object with events and metadata, or a bare list of events.
+
+    Args:
+        content: the JSON text.
+        exact: whether starts that are no integers stay text (as bytes), with every digit. Else they are floats.
+
+    Raises:
+        msgspec.DecodeError: the file is not JSON, or not what we know as a trace.
+        RecursionError: it is nested too deeply.
+    """
+    return (_EXACT if exact else _FAST).decode(content)
+
+
+def has_decimals_since_1970(content: bytes | bytearray) -> bool:
+    """Whether the file's first times are such that a float64 would lose digits."""
+    return _DECIMALS_SINCE_1970.search(content, 0, _SNIFFED_BYTES) is not None
+
+
+def decode_event(content: bytes | bytearray) -> Event:
+    """One event; its start is int or text as bytes."""
+    return _ONE_EXACT.decode(content)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final
-
-import numpy as np
+from typing import Final, SupportsInt
 
 from lightning_perf.decode.trace import QualityNote
 
@@ -38,9 +36,9 @@ class Notes:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
-    def add(self, code: str, count: int | np.integer[Any] = 1) -> None:
+    def add(self, code: str, count: SupportsInt = 1) -> None:
         """Count a problem; a count of 0 changes nothing."""
-        if count:
+        if int(count):
             self._counts[code] += int(count)
 
     def __contains__(self, code: str) -> bool:

@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from lightning_perf.decode.clock import needs_exact_times
+from lightning_perf.decode.clock import InexactTimesError
 from lightning_perf.decode.columns import columns_of, start_unix_ns
-from lightning_perf.decode.events import EXACT, FAST, File
+from lightning_perf.decode.events import File, decode_file, has_decimals_since_1970
 from lightning_perf.decode.quality import Notes
 from lightning_perf.decode.source import EXPECTED, read_source
 from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, DeviceProperties, Trace
@@ -30,8 +30,15 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         TraceError: the file cannot be read, is not a trace, or holds no complete event.
     """
     name = os.fspath(path)
+    try:
+        return _read(name, exact=False)
+    except InexactTimesError:  # rare: the first events did not show it
+        return _read(name, exact=True)
+
+
+def _read(name: str, *, exact: bool) -> Trace:
     notes = Notes()
-    file = _decoded(read_source(name, notes), name, notes)
+    file = _decoded(read_source(name, notes), name, notes, exact=exact)
     columns = columns_of(file.events or [], notes)
     if columns is None:
         raise TraceError(f"{name}: holds no complete event; {EXPECTED}; record at least one step")
@@ -63,13 +70,10 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     )
 
 
-def _decoded(content: bytes, name: str, notes: Notes) -> File:
+def _decoded(content: bytes | bytearray, name: str, notes: Notes, *, exact: bool) -> File:
     """The file as typed events: at once where it is sound, else event by event."""
     try:
-        file = FAST.decode(content)
-        events = file if isinstance(file, list) else file.events or []
-        if needs_exact_times([event.ts for event in events]):
-            file = EXACT.decode(content)
+        file = decode_file(content, exact=exact or has_decimals_since_1970(content))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"{name}: {error}") from error
     if isinstance(file, list):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,10 @@ from lightning_perf.errors import TraceError
 EXPECTED: Final = "expected a torch.profiler trace (.json or .json.gz)"
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_BLANK: Final = b"\0 \t\r\n"
+_BLANK_BYTES: Final = 64
+_PIECE_BYTES: Final = 2**18
 _OTHER_FORMATS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"PK\x03\x04", "a zip archive"),
     (b"\x80\x02", "a pickle"),
@@ -28,23 +32,21 @@ _OTHER_FORMATS: Final[tuple[tuple[bytes, str], ...]] = (
 )
 
 
-def read_source(path: str, notes: Notes) -> bytes:
+def read_source(path: str, notes: Notes) -> bytes | bytearray:
     """All of the file's JSON text, as bytes.
 
     Raises:
         TraceError: there is no such file, it cannot be read, or it is empty or of another format.
     """
     try:
-        content = Path(path).read_bytes()
+        packed = Path(path).read_bytes()
     except IsADirectoryError as error:
         raise TraceError(f"{path}: is a folder; {EXPECTED}; name a file in it") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or str(error)
         raise TraceError(f"{path}: cannot be read ({reason}); {EXPECTED}; check the path") from error
-    if content.startswith(_GZIP_MAGIC):
-        content = _unpacked(content, notes)
-    content = _as_utf8(content)
-    if not content.strip(b"\0 \t\r\n"):
+    content = _as_utf8(_unpacked(packed, notes) if packed.startswith(_GZIP_MAGIC) else packed)
+    if not content[:_BLANK_BYTES].strip(_BLANK) and not content.strip(_BLANK):
         raise TraceError(f"{path}: is empty; {EXPECTED}; the run may have ended before it was written, record again")
     for magic, what in _OTHER_FORMATS:
         if content.startswith(magic):
@@ -52,40 +54,33 @@ def read_source(path: str, notes: Notes) -> bytes:
     return content
 
 
-def _unpacked(content: bytes, notes: Notes) -> bytes:
-    try:
-        return gzip.decompress(content)
-    except (EOFError, OSError, zlib.error):  # BadGzipFile is an OSError
-        return _salvaged(content, notes)
+def _unpacked(content: bytes, notes: Notes) -> bytearray:
+    """What a gzip file holds, also of one that is cut short or damaged.
+
+    In pieces: what came before a damage is kept, and no second copy of the whole is ever made.
+    """
+    unpacked = bytearray()
+    unpacker = zlib.decompressobj(wbits=_GZIP)
+    for offset in range(0, len(content), _PIECE_BYTES):
+        piece = content[offset : offset + _PIECE_BYTES]
+        while piece:
+            try:
+                unpacked += unpacker.decompress(piece)
+            except zlib.error:
+                notes.add("corrupt_gzip")
+                return unpacked
+            piece = unpacker.unused_data
+            if unpacker.eof and piece:  # a gzip file may have several members
+                unpacker = zlib.decompressobj(wbits=_GZIP)
+    if not unpacker.eof:
+        notes.add("truncated_gzip")
+    return unpacked
 
 
-def _salvaged(content: bytes, notes: Notes) -> bytes:
-    """What can be decompressed of a gzip file that is cut short or damaged."""
-    parts: list[bytes] = []
-    rest = memoryview(content)
-    while bytes(rest[:2]) == _GZIP_MAGIC:
-        unpacker = zlib.decompressobj(wbits=31)
-        try:
-            # In pieces, so that what came before a damaged block is kept.
-            for offset in range(0, len(rest), 16384):
-                parts.append(unpacker.decompress(rest[offset : offset + 16384]))
-                if unpacker.eof:
-                    break
-        except zlib.error:
-            notes.add("corrupt_gzip")
-            break
-        if not unpacker.eof:
-            notes.add("truncated_gzip")
-            break
-        rest = memoryview(unpacker.unused_data + bytes(rest[offset + 16384 :]))
-    else:
-        if rest.nbytes:
-            notes.add("stray_bytes", rest.nbytes)
-    return b"".join(parts)
-
-
-def _as_utf8(content: bytes) -> bytes:
+def _as_utf8(content: bytes | bytearray) -> bytes | bytearray:
     """Without a byte order mark; UTF-16 (a redirected PowerShell) converted."""
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         return content.decode("utf-16", errors="replace").encode()
-    return content.removeprefix(b"\xef\xbb\xbf")
+    if content.startswith(BOM_UTF8):
+        return content[len(BOM_UTF8) :]
+    return content
