@@ -55,6 +55,7 @@ RUN: Final = OURS + "run"
 ITERATOR: Final = OURS + "iterator"
 VALIDATION: Final = OURS + "validation"
 BACKWARD: Final = OURS + "backward"
+TRANSFER: Final = OURS + "transfer_batch_to_device"
 LOGGING: Final = OURS + "logging."
 """Prefix of a logging span; the rest names what logs, for example ``self.log``."""
 
@@ -93,6 +94,7 @@ _OWN: Final[dict[str, SpanKind]] = {
     ITERATOR: SpanKind("data", "data/iterator"),
     VALIDATION: SpanKind("validation", "validation", Role.VALIDATION),
     BACKWARD: SpanKind("backward", "backward"),
+    TRANSFER: SpanKind("transfer", "transfer/transfer_batch_to_device"),
     "run_training_epoch": SpanKind("other", "other/run_training_epoch", Role.EPOCH),
     "run_training_batch": SpanKind("other", "other/run_training_batch", Role.BODY),
     "optimizer_step": SpanKind("optimizer", "optimizer"),

@@ -1,0 +1,157 @@
+"""A delay of known length in one place of a real training is found in the phase of that name, and nowhere else."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch.utils.data import DataLoader
+
+from lightning_perf import PerfCallback
+from lightning_perf.capture.clock import LoopClock
+from lightning_perf.names import PHASES, Phase
+from lightning_perf.runinfo import LoopRecord
+from tests.training import (
+    CombinedNet,
+    IteratorNet,
+    ManualNet,
+    Net,
+    Plant,
+    SlowCallback,
+    SlowCheckpoint,
+    SlowLogger,
+    VirtualTime,
+    loader,
+    quiet,
+)
+
+PHASE_OF_PLACE: dict[str, Phase] = {
+    "getitem": "data",
+    "collate": "data",
+    "transfer": "transfer",
+    "training_step": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "callback": "callbacks",
+    "log_metrics": "logging",
+    "validation_step": "validation",
+    "checkpoint": "checkpoint",
+}
+
+TOLERANCE = 0.02
+TRIES = 4
+"""A shared machine may be busy during one run; a wrong attribution is wrong in all of them."""
+
+
+@dataclass
+class Setup:
+    """One way to train."""
+
+    net: Callable[[Plant], Net] = Net
+    train: Callable[[Plant], Any] = loader
+    trainer: dict[str, Any] | None = None
+    validate: bool = False
+    steps: int = 6
+    loggers: int = 1
+    without: tuple[str, ...] = ()
+    outside_ns: tuple[int, ...] = (0,)
+
+
+def train(plant: Plant, setup: Setup, folder: Path) -> LoopRecord:
+    callback = PerfCallback(schedule={"skip_first": 10_000}, summary=False)
+    loggers = [SlowLogger(plant, folder, name=f"log{number}") for number in range(setup.loggers)]
+    settings = {"max_epochs": 1, "logger": loggers or False, **(setup.trainer or {})}
+    callbacks = [SlowCallback(plant), callback, SlowCheckpoint(plant, folder / "checkpoints")]
+    validation = setup.validate or plant.place == "validation_step"
+    if validation and "val_check_interval" not in settings:
+        settings["val_check_interval"] = 1
+    if plant.place != "checkpoint":
+        callbacks.pop()
+    trainer = quiet(folder, callbacks=callbacks, enable_checkpointing=plant.place == "checkpoint", **settings)
+    trainer.fit(setup.net(plant), setup.train(plant), validation_loader(plant) if validation else None)
+    assert callback.analysis is not None and callback.analysis.run is not None
+    assert callback.analysis.run.loop is not None
+    return callback.analysis.run.loop
+
+
+def validation_loader(plant: Plant) -> DataLoader:
+    return loader(plant if plant.place == "validation_step" else Plant(), 1)
+
+
+def typical_ns(record: LoopRecord, phase: Phase) -> float:
+    return statistics.median(record.series.phases_ns[phase])
+
+
+def check_conserved(record: LoopRecord) -> None:
+    series = record.series
+    for totals in (record.plain, record.traced):
+        assert sum(totals.phases_ns.values()) == totals.duration_ns
+    assert sum(span.plain_ns for span in record.spans) == record.plain.duration_ns
+    for index, duration_ns in enumerate(series.duration_ns):
+        assert sum(column[index] for column in series.phases_ns.values()) == duration_ns
+
+
+SETUPS = {
+    "plain": Setup(),
+    "accumulate": Setup(trainer={"accumulate_grad_batches": 4}, train=lambda plant: loader(plant, 8), steps=8),
+    "manual": Setup(net=ManualNet),
+    "dataloader_iter": Setup(net=IteratorNet),
+    "stream": Setup(train=lambda plant: loader(plant, stream=True)),
+    "combined": Setup(
+        net=CombinedNet, train=lambda plant: CombinedLoader({"a": loader(plant), "b": loader(Plant())}, "min_size")
+    ),
+    "two_epochs": Setup(train=lambda plant: loader(plant, 3), trainer={"max_epochs": 2}),
+    "mid_epoch_validation": Setup(validate=True, trainer={"val_check_interval": 2}),
+    "max_steps": Setup(trainer={"max_steps": 4, "max_epochs": -1}, steps=4),
+    "limit_1": Setup(trainer={"limit_train_batches": 1}, steps=1),
+    "limit_2": Setup(trainer={"limit_train_batches": 2}, steps=2),
+    "limit_3": Setup(trainer={"limit_train_batches": 3}, steps=3),
+    "limit_6": Setup(trainer={"limit_train_batches": 6}, train=lambda plant: loader(plant, 9), steps=6),
+    "fast_dev_run": Setup(trainer={"fast_dev_run": 3}, steps=3, without=("log_metrics", "checkpoint")),
+    "overfit": Setup(trainer={"overfit_batches": 3}, steps=3),
+    "no_logger": Setup(loggers=0, without=("log_metrics",)),
+    "two_loggers": Setup(loggers=2),
+}
+
+
+CASES = [(name, place) for name, setup in SETUPS.items() for place in PHASE_OF_PLACE if place not in setup.without]
+
+
+@pytest.mark.parametrize(("name", "place"), CASES)
+def test_delay_is_found_to_the_nanosecond(
+    name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In virtual time nothing but the delay takes any, so all of it is in one phase and none in another."""
+    plant = Plant(place, virtual=VirtualTime())
+    monkeypatch.setattr("lightning_perf.callback.LoopClock", partial(LoopClock, now=plant.virtual.now))
+    setup = SETUPS[name]
+    record = train(plant, setup, tmp_path)
+    check_conserved(record)
+    assert (record.plain.steps, record.traced.steps, record.incomplete_steps) == (setup.steps, 0, 0)
+    assert plant.slept_ns
+    truth_ns = sum(plant.slept_ns) - record.outside_ns
+    assert record.outside_ns in setup.outside_ns
+    assert {phase: ns for phase, ns in record.plain.phases_ns.items() if ns} == {PHASE_OF_PLACE[place]: truth_ns}
+
+
+@pytest.mark.parametrize("place", PHASE_OF_PLACE)
+@pytest.mark.parametrize("name", ["plain", "manual", "two_epochs"])
+def test_delay_is_found_in_real_time(name: str, place: str, tmp_path: Path) -> None:
+    setup = SETUPS[name]
+    for attempt in range(TRIES):
+        with_delay, without = Plant(place), Plant(place, seconds=0)
+        record = train(with_delay, setup, tmp_path / f"delay{attempt}")
+        base = train(without, setup, tmp_path / f"base{attempt}")
+        check_conserved(record)
+        truth_ns = statistics.median(with_delay.slept_ns) * len(with_delay.slept_ns) / record.plain.steps
+        moved = {phase: typical_ns(record, phase) - typical_ns(base, phase) for phase in PHASES}
+        errors = {phase: abs(ns - (truth_ns if phase == PHASE_OF_PLACE[place] else 0)) for phase, ns in moved.items()}
+        if max(errors.values()) <= TOLERANCE * truth_ns:
+            return
+    pytest.fail(f"truth {truth_ns:.0f} ns in {PHASE_OF_PLACE[place]}; phases moved by {moved}")
