@@ -50,7 +50,7 @@ class Plant:
 
     def at_in(self, place: str, module: pl.LightningModule) -> None:
         """Strike only while training: validation batches go through the same hooks."""
-        if module.trainer.training:
+        if module.trainer.training or not module.trainer.state.fn == "fit":
             self.at(place)
 
 
@@ -79,6 +79,27 @@ class Stream(IterableDataset):
     def __iter__(self) -> Iterator[torch.Tensor]:
         for index in range(self.items.batches * BATCH):
             yield self.items[index]
+
+
+@dataclass
+class Batches:
+    """Batches that come from no DataLoader. Making the iterator can be slow."""
+
+    plant: Plant
+    batches: int
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.plant.at("iterator")
+        return self._fetch()
+
+    def _fetch(self) -> Iterator[torch.Tensor]:
+        for _ in range(self.batches):
+            self.plant.at("getitem")
+            self.plant.at("collate")
+            yield torch.ones(BATCH, FEATURES)
 
 
 @dataclass

@@ -251,6 +251,8 @@ class LoopClock:
             self._in_body = True
         elif role is Role.VALIDATION:
             self._spans = self._validation
+        elif role is Role.AFTER_BATCHES:
+            self._end_epoch()
         elif self._in_body:
             return
         elif role is Role.FETCH:
@@ -267,13 +269,16 @@ class LoopClock:
         elif role is Role.VALIDATION:
             self._spans = self._training
         elif role is Role.EPOCH:
-            self._end_step()
-            self._epoch += 1
-            self._epoch_begins = True
-            if self.on_boundary is not None:
-                self.on_boundary(None)
+            self._end_epoch()
 
     # Steps
+
+    def _end_epoch(self) -> None:
+        self._end_step()
+        self._epoch += 1
+        self._epoch_begins = True
+        if self.on_boundary is not None:
+            self.on_boundary(None)
 
     def _begin_step(self) -> None:
         self._end_step()

@@ -95,7 +95,7 @@ def instrument(trainer: Trainer, module: LightningModule, stage: Stage, made: In
     else:
         loop = {"validate": trainer.validate_loop, "test": trainer.test_loop, "predict": trainer.predict_loop}[stage]
         made.wrap(loop, "reset", spans.ITERATOR)
-        made.wrap(loop, "run", spans.RUN)
+        made.wrap(loop, "on_run_end", spans.RUN_END)
     # With dataloader_iter the training step moves the batch itself, and no loop calls this hook.
     made.wrap_class(module, "transfer_batch_to_device", spans.TRANSFER)
     _instrument_logging(trainer, module, made)

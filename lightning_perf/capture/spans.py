@@ -27,7 +27,9 @@ class Role(Enum):
     """The batch itself: a step that got through it is complete."""
     EPOCH = 4
     """The loop over batches: its end ends the last step."""
-    VALIDATION = 5
+    AFTER_BATCHES = 5
+    """What an evaluation or prediction loop does after its batches: its start ends the last step."""
+    VALIDATION = 6
     """A validation loop inside a fit: everything in it belongs to the phase ``validation``."""
 
 
@@ -51,7 +53,7 @@ class SpanKind:
 
 
 OURS: Final = "[perf]"
-RUN: Final = OURS + "run"
+RUN_END: Final = OURS + "on_run_end"
 ITERATOR: Final = OURS + "iterator"
 VALIDATION: Final = OURS + "validation"
 BACKWARD: Final = OURS + "backward"
@@ -90,7 +92,7 @@ _PHASE_OF_HOOK: Final[dict[str, Phase]] = {
     "on_load_checkpoint": "checkpoint",
 }
 _OWN: Final[dict[str, SpanKind]] = {
-    RUN: SpanKind("other", "other/run", Role.EPOCH),
+    RUN_END: SpanKind("other", "other/on_run_end", Role.AFTER_BATCHES),
     ITERATOR: SpanKind("data", "data/iterator"),
     VALIDATION: SpanKind("validation", "validation", Role.VALIDATION),
     BACKWARD: SpanKind("backward", "backward"),

@@ -21,7 +21,7 @@ def measure_loop(record: LoopRecord) -> Loop | None:
     """
     use_traced = record.plain.steps == 0
     totals = record.traced if use_traced else record.plain
-    if totals.steps == 0:
+    if totals.duration_ns == 0:
         return None
     series = record.series
     complete = np.array(series.complete, dtype=bool)

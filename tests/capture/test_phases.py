@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader
 
 from lightning_perf import PerfCallback
 from lightning_perf.capture.clock import LoopClock
-from lightning_perf.names import PHASES, Phase
+from lightning_perf.names import PHASES, Phase, Stage
 from lightning_perf.runinfo import LoopRecord
 from tests.training import (
+    Batches,
     CombinedNet,
     IteratorNet,
     ManualNet,
@@ -106,6 +107,7 @@ SETUPS = {
     "combined": Setup(
         net=CombinedNet, train=lambda plant: CombinedLoader({"a": loader(plant), "b": loader(Plant())}, "min_size")
     ),
+    "own_iterable": Setup(train=lambda plant: Batches(plant, 6)),
     "two_epochs": Setup(train=lambda plant: loader(plant, 3), trainer={"max_epochs": 2}),
     "mid_epoch_validation": Setup(validate=True, trainer={"val_check_interval": 2}),
     "max_steps": Setup(trainer={"max_steps": 4, "max_epochs": -1}, steps=4),
@@ -117,6 +119,7 @@ SETUPS = {
     "overfit": Setup(trainer={"overfit_batches": 3}, steps=3),
     "no_logger": Setup(loggers=0, without=("log_metrics",)),
     "two_loggers": Setup(loggers=2),
+    "sanity_check": Setup(validate=True, trainer={"num_sanity_val_steps": 1}, outside_ns=(0, 50_000_000)),
 }
 
 
@@ -138,6 +141,68 @@ def test_delay_is_found_to_the_nanosecond(
     truth_ns = sum(plant.slept_ns) - record.outside_ns
     assert record.outside_ns in setup.outside_ns
     assert {phase: ns for phase, ns in record.plain.phases_ns.items() if ns} == {PHASE_OF_PLACE[place]: truth_ns}
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_making_the_iterator_is_data_of_the_epochs_first_step(
+    epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant = Plant("iterator", virtual=VirtualTime())
+    monkeypatch.setattr("lightning_perf.callback.LoopClock", partial(LoopClock, now=plant.virtual.now))
+    setup = Setup(train=lambda plant: Batches(plant, 2), trainer={"max_epochs": epochs})
+    record = train(plant, setup, tmp_path)
+    # Before the first epoch Lightning makes an iterator once more, to see whether the loader can be iterated.
+    delays_ns = [100_000_000, 50_000_000, 50_000_000][:epochs]
+    assert record.series.phases_ns["data"] == [data_ns for delay_ns in delays_ns for data_ns in (delay_ns, 0)]
+    assert [(start.iterator_ns, start.first_fetch_ns) for start in record.epoch_starts] == [
+        (delay_ns, 0) for delay_ns in delays_ns
+    ]
+    assert record.outside_ns == 0
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_starting_workers_is_paid_where_it_happens(persistent: bool, tmp_path: Path) -> None:
+    """Worker processes start at each epoch, or once where they persist."""
+    setup = Setup(
+        train=lambda plant: loader(plant, 3, num_workers=2, persistent_workers=persistent), trainer={"max_epochs": 3}
+    )
+    record = train(Plant(), setup, tmp_path)
+    check_conserved(record)
+    assert record.plain.steps == 9
+    first, *later = [start.iterator_ns for start in record.epoch_starts]
+    assert len(later) == 2
+    if persistent:
+        assert max(later) < first / 4
+    else:
+        assert min(later) > first / 4
+    for start, data_ns in zip(record.epoch_starts, record.series.phases_ns["data"][::3], strict=True):
+        assert data_ns == start.iterator_ns + start.first_fetch_ns
+
+
+@pytest.mark.parametrize(
+    ("stage", "place"),
+    [
+        (stage, place)
+        for stage in ("validate", "test", "predict")
+        for place in ("getitem", "transfer", "step", "log_metrics")
+        if (stage, place) != ("predict", "log_metrics")  # Lightning logs nothing while predicting
+    ],
+)
+def test_stages_on_their_own(stage: Stage, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}[stage]
+    plant = Plant(step if place == "step" else place, virtual=VirtualTime())
+    monkeypatch.setattr("lightning_perf.callback.LoopClock", partial(LoopClock, now=plant.virtual.now))
+    callback = PerfCallback(schedule={"skip_first": 10_000}, summary=False)
+    trainer = quiet(tmp_path, callbacks=[callback], logger=SlowLogger(plant, tmp_path))
+    getattr(trainer, stage)(Net(plant), loader(plant, 4))
+    record = callback.analysis.run.loop
+    check_conserved(record)
+    assert (record.plain.steps, record.incomplete_steps) == (4, 0)
+    if place == "log_metrics":  # logged once, after the last step
+        assert record.outside_ns == sum(plant.slept_ns)
+        return
+    phase = {"getitem": "data", "transfer": "transfer", "step": "forward"}[place]
+    assert {name: ns for name, ns in record.plain.phases_ns.items() if ns} == {phase: sum(plant.slept_ns)}
 
 
 @pytest.mark.parametrize("place", PHASE_OF_PLACE)
