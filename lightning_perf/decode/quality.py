@@ -16,6 +16,8 @@ _MESSAGES: Final[dict[str, str]] = {
     "not_a_number": "{count} numbers read NaN, Infinity or N/A; they were taken as missing.",
     "invalid_utf8": "{count} events held bytes that are not UTF-8; those were replaced.",
     "stray_bytes": "{count} bytes belong to no event; they were skipped.",
+    "no_event_list": "The file has no list named traceEvents; the events in it were read nevertheless.",
+    "unreadable_metadata": "The file's metadata is damaged; what could be read of it was.",
     "bare_list": "The file is a bare list of events; it has no metadata (devices, rank, time base).",
     "negative_duration": "{count} events had a negative duration and were left out.",
     "missing_duration": "{count} complete events had no duration and were left out.",
@@ -23,8 +25,6 @@ _MESSAGES: Final[dict[str, str]] = {
     "text_timestamps": "{count} events wrote their times as text; they were read as numbers.",
     "zero_timestamps": "{count} events started at time 0, far from all others, and were left out.",
     "out_of_range": "{count} events had times beyond 64 bits of nanoseconds and were left out.",
-    "rounded_timestamps": "{count} events wrote times with more digits than their numbers can hold; they were rounded.",
-    "unreadable_arguments": "{count} arguments of events had an unexpected type and were taken as missing.",
     "unknown_device": "{count} device operations do not name their device; they are listed under device -1.",
     "no_device_operations": "The trace holds no device operations; device figures are absent.",
 }
