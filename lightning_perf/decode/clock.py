@@ -30,8 +30,11 @@ LONGEST_US: Final = 10**15
 EPOCH_US: Final = 10**15
 """Times above this (the year 2001) count from 1970, smaller ones from the trace's base."""
 
-BAD_NS: Final = np.iinfo(np.int64).min
-"""Marks a time that cannot be read."""
+MISSING_NS: Final = int(np.iinfo(np.int64).min)
+"""Stands for a time that is missing or not a number."""
+
+OUT_OF_RANGE_NS: Final = MISSING_NS + 1
+"""Stands for a time that is too large. All times that can be used are above it."""
 
 
 class InexactTimesError(Exception):
@@ -43,11 +46,11 @@ def nanoseconds(times_us: Sequence[object], largest_us: int, notes: Notes) -> In
 
     Args:
         times_us: int, float, str (a text in the file) or bytes (a number's text), whatever the file had.
-        largest_us: beyond this, in either direction, a time is :data:`BAD_NS`.
-        notes: takes what was wrong.
+        largest_us: beyond this, in either direction, a time is :data:`OUT_OF_RANGE_NS`.
+        notes: takes the number of times that were text.
 
     Returns:
-        One value per time; :data:`BAD_NS` for a time that is missing, is not a number or is out of range.
+        One value per time, or :data:`MISSING_NS` or :data:`OUT_OF_RANGE_NS`.
 
     Raises:
         InexactTimesError: a float is too large to be exact.
@@ -90,16 +93,17 @@ def _from_digits(texts: Sequence[bytes], largest_us: int) -> Int64s | None:
 
 def _one_nanoseconds(time_us: object, largest_us: int, notes: Notes) -> int:
     if isinstance(time_us, bool) or not isinstance(time_us, int | float | str | bytes):
-        return BAD_NS
+        return MISSING_NS
     if isinstance(time_us, float) and EXACT_FLOAT_US <= abs(time_us) <= largest_us:
         raise InexactTimesError
     try:
         exact = Decimal(time_us.decode() if isinstance(time_us, bytes) else time_us)
     except InvalidOperation:
-        return BAD_NS
+        return MISSING_NS
     if isinstance(time_us, str):
         notes.add("text_timestamps")
-    if not exact.is_finite() or abs(exact) > largest_us:
-        notes.add("out_of_range")
-        return BAD_NS
+    if exact.is_nan():
+        return MISSING_NS
+    if abs(exact) > largest_us:
+        return OUT_OF_RANGE_NS
     return round(exact * 1000)

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from lightning_perf.decode.categories import category_of
-from lightning_perf.decode.clock import BAD_NS, EPOCH_US, LARGEST_US, LONGEST_US, nanoseconds
+from lightning_perf.decode.clock import EPOCH_US, LARGEST_US, LONGEST_US, MISSING_NS, OUT_OF_RANGE_NS, nanoseconds
 from lightning_perf.decode.events import NO_ARGS, NO_NUMBER, Event
 from lightning_perf.decode.quality import Notes
 from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int8s, Int32s, Int64s, MemoryEvents
@@ -103,18 +103,19 @@ def _sound(complete: list[Event], notes: Notes) -> tuple[list[Event], Int64s, In
     """The complete events that have a start and a duration, and both in nanoseconds."""
     start_ns = nanoseconds([event.ts for event in complete], LARGEST_US, notes)
     duration_ns = nanoseconds([event.dur for event in complete], LONGEST_US, notes)
-    no_start = start_ns == BAD_NS
-    no_duration = ~no_start & (duration_ns == BAD_NS)
-    negative = ~no_start & ~no_duration & (duration_ns < 0)
-    at_zero = ~no_start & (start_ns == 0)
-    others = start_ns[~no_start & ~at_zero]
+    timed = (start_ns > OUT_OF_RANGE_NS) & (duration_ns > OUT_OF_RANGE_NS)
+    far = (start_ns == OUT_OF_RANGE_NS) | (duration_ns == OUT_OF_RANGE_NS)
+    negative = timed & (duration_ns < 0)
+    at_zero = timed & ~negative & (start_ns == 0)
+    others = start_ns[timed & (start_ns != 0)]
     if others.size == 0 or others.min() < _FAR_FROM_ZERO_NS:
         at_zero[:] = False
-    notes.add("missing_timestamp", np.count_nonzero(no_start))
-    notes.add("missing_duration", np.count_nonzero(no_duration))
+    notes.add("out_of_range", np.count_nonzero(far))
+    notes.add("missing_timestamp", np.count_nonzero(~far & (start_ns == MISSING_NS)))
+    notes.add("missing_duration", np.count_nonzero((start_ns > OUT_OF_RANGE_NS) & (duration_ns == MISSING_NS)))
     notes.add("negative_duration", np.count_nonzero(negative))
-    notes.add("zero_timestamps", np.count_nonzero(at_zero & ~no_duration & ~negative))
-    keep = ~(no_start | no_duration | negative | at_zero)
+    notes.add("zero_timestamps", np.count_nonzero(at_zero))
+    keep = timed & ~negative & ~at_zero
     if not keep.all():
         complete = [event for event, kept in zip(complete, keep.tolist(), strict=True) if kept]
     return complete, start_ns[keep], duration_ns[keep]
@@ -171,7 +172,7 @@ def _memory(events: Iterable[Event], first_ns: int) -> MemoryEvents:
     rows = [event for event in events if event.name == _MEMORY_EVENT and event.ph != "X"]
     time_ns = nanoseconds([event.ts for event in rows], LARGEST_US, Notes())
     args = [event.args or NO_ARGS for event in rows]
-    keep = np.flatnonzero((time_ns != BAD_NS) & ((time_ns != 0) | (first_ns < _FAR_FROM_ZERO_NS)))
+    keep = np.flatnonzero((time_ns > OUT_OF_RANGE_NS) & ((time_ns != 0) | (first_ns < _FAR_FROM_ZERO_NS)))
     order = keep[np.argsort(time_ns[keep], kind="stable")]
 
     def column(values: Sequence[object]) -> Int64s:
@@ -196,4 +197,6 @@ def start_unix_ns(first_ns: int, base_time_ns: int | None) -> int:
     """Wall clock of the first complete event, 0 where the trace does not say what its zero is."""
     if first_ns >= EPOCH_US * 1000:
         return first_ns
-    return first_ns + base_time_ns if base_time_ns else 0
+    if base_time_ns is None or not 0 < base_time_ns <= LARGEST_US * 1000:
+        return 0
+    return first_ns + base_time_ns

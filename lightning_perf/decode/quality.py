@@ -13,6 +13,7 @@ _MESSAGES: Final[dict[str, str]] = {
     "truncated_json": "The JSON ends early; the events before its end were read.",
     "unreadable_events": "{count} events are not JSON and could not be repaired; they were left out.",
     "repaired_text": "{count} events held unescaped quotes, backslashes or control characters; they were repaired.",
+    "unexpected_types": "{count} events held fields of another type than torch writes; those were taken as missing.",
     "not_a_number": "{count} numbers read NaN, Infinity or N/A; they were taken as missing.",
     "invalid_utf8": "{count} events held bytes that are not UTF-8; those were replaced.",
     "stray_bytes": "{count} bytes belong to no event; they were skipped.",

@@ -15,11 +15,10 @@ from lightning_perf.decode.columns import columns_of, start_unix_ns
 from lightning_perf.decode.events import File, decode_file, has_decimals_since_1970
 from lightning_perf.decode.quality import Notes
 from lightning_perf.decode.salvage import salvage
-from lightning_perf.decode.source import EXPECTED, read_source
+from lightning_perf.decode.source import EXPECTED, other_format, read_source
 from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, DeviceProperties, Trace
 from lightning_perf.errors import TraceError
 
-_SNIFFED_BYTES: Final = 256
 _RANK_IN_NAME: Final = re.compile(r"(?<![a-z])rank[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
 
@@ -83,10 +82,11 @@ def _decoded(content: bytes | bytearray, name: str, notes: Notes, *, exact: bool
         if file.events is not None:
             return file
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # ValueError: not UTF-8
-        markup = content[:_SNIFFED_BYTES].lstrip().startswith(b"<")
-        problem = "is HTML or XML, not JSON" if markup else f"holds no trace events that can be read ({error})"
+        problem = f"holds no trace events that can be read ({error})"
     file = salvage(content, notes)
     if not file.events:
+        other = other_format(content)
+        problem = f"is {other}, not JSON" if other else problem
         raise TraceError(f"{name}: {problem}; {EXPECTED}; export it with prof.export_chrome_trace")
     return file
 

@@ -20,7 +20,7 @@ from lightning_perf.decode.repair import repaired
 # An object whose first key is an event's, unless it is the value of a key (such as "args": {"name": ...}).
 _EVENT_START: Final = re.compile(rb'(?<!:)(?<!: )\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:')
 _BETWEEN_EVENTS: Final = b", \t\r\n\0"
-_CLOSED: Final = re.compile(rb"[\s\0,]*\]")
+_END_OF_EVENTS: Final = re.compile(rb"\][\s\0]*(?:[,}]|$)")
 _EVENT_LIST: Final = re.compile(rb'"traceEvents"\s*:\s*\[\s*$')
 _METADATA: Final = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds")
 
@@ -83,6 +83,10 @@ class _Pieces:
                 self.events.append(decode_event(text))
                 self.end = start + len(text)
                 piece += 1
+            except msgspec.ValidationError:
+                known = len(self.events)
+                piece = self._read_leniently(piece)
+                self._notes.add("unexpected_types", len(self.events) > known)
             except _NOT_DECODED:
                 piece = self._read_leniently(piece)
 
@@ -223,11 +227,12 @@ def _header(content: bytes | bytearray, first: int, notes: Notes) -> tuple[dict[
 def _tail(content: bytes | bytearray, end: int, notes: Notes, *, bare_list: bool) -> dict[str, Any]:
     """The metadata after the last event, which could be read."""
     tail = bytes(content[end:])
-    closed = _CLOSED.match(tail)
+    closed = _END_OF_EVENTS.search(tail)
     if closed is None:
         notes.add("truncated_json")
         return {}
-    tail = tail[closed.end() :].strip(_BETWEEN_EVENTS)
+    notes.add("stray_bytes", len(tail[: closed.start()].strip(_BETWEEN_EVENTS)))
+    tail = tail[closed.start() + 1 :].strip(_BETWEEN_EVENTS)
     if bare_list:
         notes.add("stray_bytes", len(tail))
         return {}
@@ -235,7 +240,7 @@ def _tail(content: bytes | bytearray, end: int, notes: Notes, *, bare_list: bool
     if facts is None:
         notes.add("unreadable_metadata" if tail.endswith(b"}") else "truncated_json")
         return {}
-    notes.add("stray_bytes", len(tail) + 1 - length)
+    notes.add("stray_bytes", len(tail[length - 1 :].strip(_BETWEEN_EVENTS)))
     return facts
 
 

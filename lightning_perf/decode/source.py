@@ -36,7 +36,7 @@ def read_source(path: str, notes: Notes) -> bytes | bytearray:
     """All of the file's JSON text, as bytes.
 
     Raises:
-        TraceError: there is no such file, it cannot be read, or it is empty or of another format.
+        TraceError: there is no such file, it cannot be read, or it is empty.
     """
     try:
         packed = Path(path).read_bytes()
@@ -48,10 +48,14 @@ def read_source(path: str, notes: Notes) -> bytes | bytearray:
     content = _as_utf8(_unpacked(packed, notes) if packed.startswith(_GZIP_MAGIC) else packed)
     if not content[:_BLANK_BYTES].strip(_BLANK) and not content.strip(_BLANK):
         raise TraceError(f"{path}: is empty; {EXPECTED}; the run may have ended before it was written, record again")
-    for magic, what in _OTHER_FORMATS:
-        if content.startswith(magic):
-            raise TraceError(f"{path}: is {what}; {EXPECTED}; export it with prof.export_chrome_trace")
     return content
+
+
+def other_format(content: bytes | bytearray) -> str | None:
+    """What a file seems to be that is no trace, by how it begins."""
+    if content[:_BLANK_BYTES].lstrip().startswith(b"<"):
+        return "HTML or XML"
+    return next((what for magic, what in _OTHER_FORMATS if content.startswith(magic)), None)
 
 
 def _unpacked(content: bytes, notes: Notes) -> bytearray:

@@ -36,8 +36,8 @@ class Loop(Record, frozen=True, kw_only=True):
     """The whole run as the loop clock saw it, over complete steps.
 
     Steps that ran under torch.profiler are left out as long as there are others (``steps`` counts the ones
-    used); ``traced_step_time_us`` is their median, for comparison. ``phases_us`` are means and add up to
-    ``step_time_us.mean``. ``hooks_us`` is the exclusive time of every named span per step, largest first.
+    used); ``traced_step_time_us`` is the median of those left out, for comparison. ``phases_us`` are means and
+    add up to ``step_time_us.mean``. ``hooks_us`` is the exclusive time of every named span per step, largest first.
     ``samples_per_second`` leaves out time spent in validation.
     """
 
