@@ -50,7 +50,7 @@ class Plant:
 
     def at_in(self, place: str, module: pl.LightningModule) -> None:
         """Strike only while training: validation batches go through the same hooks."""
-        if module.trainer.training or not module.trainer.state.fn == "fit":
+        if module.trainer.training or module.trainer.state.fn != "fit":
             self.at(place)
 
 

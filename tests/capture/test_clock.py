@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager, contextmanager
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
@@ -96,10 +96,15 @@ def test_an_action_that_an_exception_left_open_is_closed_by_the_one_around_it() 
     hand.step()
     with hand.span(FETCH):
         pass
-    with pytest.raises(RuntimeError), hand.span(BODY, 1), hand.span("[Strategy]X.training_step", 10):
-        hand.clock.start("optimizer_step")
-        hand.ns += 100
-        raise RuntimeError
+
+    def fail_in_the_optimizer() -> None:
+        with hand.span(BODY, 1), hand.span("[Strategy]X.training_step", 10):
+            hand.clock.start("optimizer_step")
+            hand.ns += 100
+            raise RuntimeError("planted")
+
+    with pytest.raises(RuntimeError, match="planted"):
+        fail_in_the_optimizer()
     hand.ns += 5
     assert len(hand.clock.stack) == 1
     hand.clock.stop("optimizer_step")  # too late: ignored

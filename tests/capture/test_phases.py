@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from torch.utils.data import DataLoader
 
 from lightning_perf import PerfCallback
 from lightning_perf.capture.clock import LoopClock
@@ -31,6 +30,9 @@ from tests.training import (
     loader,
     quiet,
 )
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
 
 PHASE_OF_PLACE: dict[str, Phase] = {
     "getitem": "data",
@@ -76,7 +78,8 @@ def train(plant: Plant, setup: Setup, folder: Path) -> LoopRecord:
         callbacks.pop()
     trainer = quiet(folder, callbacks=callbacks, enable_checkpointing=plant.place == "checkpoint", **settings)
     trainer.fit(setup.net(plant), setup.train(plant), validation_loader(plant) if validation else None)
-    assert callback.analysis is not None and callback.analysis.run is not None
+    assert callback.analysis is not None
+    assert callback.analysis.run is not None
     assert callback.analysis.run.loop is not None
     return callback.analysis.run.loop
 

@@ -1,0 +1,125 @@
+"""Text for people: from records, without a run."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from lightning_perf.measure.analysis import Analysis, Device, DeviceWindow, Loop, Spread, Window
+from lightning_perf.names import PHASES
+from lightning_perf.report import console, scalars
+from lightning_perf.runinfo import DeviceFacts, MemoryPeaks
+from tests.records import run_info
+
+DEVICE = Device(
+    index="0",
+    name="NVIDIA A100-SXM4-80GB",
+    operations=900,
+    span_us=1000.0,
+    busy_us=600.0,
+    idle_us=400.0,
+    gaps=30,
+    compute_us=500.0,
+    communication_us=50.0,
+    exposed_communication_us=20.0,
+    copy_us=50.0,
+    window=DeviceWindow(steps=6, duration_us=1200.0, busy_us=660.0, idle_us=540.0, gaps=32, largest_gap_us=120.0),
+)
+WINDOW = Window(
+    rank=0,
+    trace="rank0.1.pt.trace.json.gz",
+    events=10,
+    duration_us=1.0,
+    steps=[],
+    devices=[DEVICE],
+    memory=None,
+    quality=[],
+)
+LOOP = Loop(
+    steps=1194,
+    step_time_us=Spread(mean=180_000.0, p50=177_600.0, p95=184_100.0, max=900_000.0),
+    samples_per_second=180.0,
+    phases_us={
+        **dict.fromkeys(PHASES, 0.0),
+        "data": 59_400.0,
+        "forward": 37_800.0,
+        "backward": 64_800.0,
+        "other": 18_000.0,
+    },
+    hooks_us={},
+    data_loading_ratio=0.33,
+    traced_steps=10,
+    traced_step_time_us=213_120.0,
+    epoch_start_us=None,
+)
+RUN = run_info(
+    devices=[DeviceFacts(index=0, name="NVIDIA A100-SXM4-80GB", memory_bytes=85_000_000_000)],
+    memory=MemoryPeaks(rss_bytes=1 << 30, allocated_bytes={"0": 10 << 30}, reserved_bytes={"0": 12 << 30}),
+)
+
+
+def test_summary_of_a_run_on_a_device() -> None:
+    text = console.summarize_run(Analysis(run=RUN, loop=LOOP, windows=[WINDOW]), Path("logs/perf"))
+    assert text.splitlines() == [
+        "lightning-perf · ResNet · 1,204 steps, 6 of them traced · NVIDIA A100-SXM4-80GB",
+        "",
+        "  The backward pass takes 36 % of a step: 64.8 ms of 180.0 ms on average.",
+        "",
+        "  step 177.6 ms (p95 184.1 ms)   5.63 it/s   180.0 samples/s   GPU busy 55 %   memory peak 10.0 GiB of 79.2 GiB",
+        "  data 33 | forward 21 | backward 36 | other 10   (% of step)",
+        "  (under torch.profiler: 213.1 ms a step)",
+        "",
+        "  analysis     logs/perf/analysis.json",
+        "  TensorBoard  tensorboard --logdir logs",
+    ]
+
+
+def test_a_run_without_a_step_says_so() -> None:
+    text = console.summarize_run(Analysis(run=RUN, loop=None, windows=[]), None)
+    assert "No step was completed" in text
+
+
+def test_a_trace_alone_has_no_run() -> None:
+    with pytest.raises(ValueError, match="summarize_trace"):
+        console.summarize_run(Analysis(run=None, loop=None, windows=[]), None)
+
+
+def test_summary_of_a_trace() -> None:
+    text = console.summarize_trace(WINDOW)
+    assert "rank0.1.pt.trace.json.gz · 10 events · rank 0 · 0 complete steps" in text
+    assert "device 0 (NVIDIA A100-SXM4-80GB): busy 55 %" in text
+
+
+def test_emit_respects_logging_that_is_set_up(caplog: pytest.LogCaptureFixture) -> None:
+    before = list(console.log.handlers)
+    with caplog.at_level(logging.INFO, "lightning_perf"):
+        console.emit("hello 100%")
+    assert caplog.messages == ["hello 100%"]
+    assert console.log.handlers == before
+
+
+def test_scalars_of_a_run() -> None:
+    figures = scalars.named(scalars.all_scalars(Analysis(run=RUN, loop=LOOP, windows=[WINDOW])), "fit", "/")
+    assert figures["perf/step_time_ms"] == 177.6
+    assert figures["perf/step_time_p95_ms"] == 184.1
+    assert figures["perf/gpu_busy_ratio"] == pytest.approx(0.55)
+    assert figures["perf/gpu_idle_ratio"] == pytest.approx(0.45)
+    assert figures["perf/gpu_idle_gaps_per_step"] == pytest.approx(32 / 6)
+    assert figures["perf/gpu_idle_gap_max_ms"] == pytest.approx(0.12)
+    assert figures["perf/memory_peak_allocated_mib"] == 10 * 1024
+    assert figures["perf/memory_peak_reserved_mib"] == 12 * 1024
+    assert figures["perf/profiling_overhead_ratio"] == pytest.approx(0.2)
+    assert figures["perf/phase_backward_ratio"] == pytest.approx(0.36)
+
+
+def test_unknown_figures_are_absent() -> None:
+    run = run_info(devices=[], memory=MemoryPeaks())
+    assert scalars.named(scalars.all_scalars(Analysis(run=run, loop=None, windows=[])), "fit", "/") == {}
+
+
+@pytest.mark.parametrize(("stage", "separator", "key"), [("fit", "/", "perf/x"), ("test", "-", "perf-test_x")])
+def test_keys(stage: str, separator: str, key: str) -> None:
+    values = {"x": 1, "nan": float("nan"), "inf": float("inf"), "none": None}
+    assert scalars.named(values, stage, separator) == {key: 1.0}  # type: ignore[arg-type]

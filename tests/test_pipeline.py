@@ -1,0 +1,58 @@
+"""analyze(): files, folders and runs from anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lightning_perf import PerfCallback, TraceError, analyze
+from lightning_perf.pipeline import analyze_elsewhere, analyze_trace, find_traces
+from tests.traces import TraceBuilder
+from tests.training import Net, Plant, loader, quiet
+
+
+def write_trace(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(TraceBuilder().step(1, 0, 1_000).op("aten::mm", 0, 10).text())
+    return path
+
+
+def test_a_folder_is_searched_with_its_subfolders(tmp_path: Path) -> None:
+    traces = [write_trace(tmp_path / name) for name in ("a.pt.trace.json", "b/rank1.7.pt.trace.json")]
+    write_trace(tmp_path / ".rank0.9.pt.trace.json.part")
+    write_trace(tmp_path / ".hidden" / "c.pt.trace.json")
+    write_trace(tmp_path / "expected.json")
+    assert find_traces(tmp_path) == traces
+    assert [window.rank for window in analyze(tmp_path).windows] == [None, 1]
+
+
+def test_several_paths(tmp_path: Path) -> None:
+    traces = [write_trace(tmp_path / name) for name in ("b.json", "a.json")]
+    assert [window.trace for window in analyze(traces).windows] == [str(trace) for trace in traces]
+
+
+def test_a_bad_trace_raises_or_is_reported(tmp_path: Path) -> None:
+    good = write_trace(tmp_path / "good.json")
+    errors: list[TraceError] = []
+    analysis = analyze([tmp_path / "missing.json", good], on_error=errors.append)
+    assert len(analysis.windows) == len(errors) == 1
+    with pytest.raises(TraceError, match=r"missing\.json"):
+        analyze([tmp_path / "missing.json", good])
+
+
+def test_the_folder_of_a_run_brings_its_facts(tmp_path: Path) -> None:
+    callback = PerfCallback(dirpath=str(tmp_path / "perf"), summary=False)
+    quiet(tmp_path, callbacks=[callback], logger=False).fit(Net(Plant()), loader(Plant(), 8))
+    for path in (tmp_path, tmp_path / "perf"):
+        analysis = analyze(path)
+        assert analysis.run == callback.analysis.run
+        assert analysis.loop == callback.analysis.loop
+        assert [window.steps for window in analysis.windows] == [window.steps for window in callback.analysis.windows]
+
+
+def test_another_process_finds_the_same(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "a.json")
+    assert analyze_elsewhere(trace) == analyze_trace(trace)
+    with pytest.raises(TraceError, match="failed: lightning-perf: "):
+        analyze_elsewhere(tmp_path / "missing.json")
