@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from lightning_perf.callback import PerfCallback
+    from lightning_perf.capture.window import Schedule
     from lightning_perf.errors import ConfigError, PerfError, RecordError, TraceError
     from lightning_perf.measure.analysis import Analysis
     from lightning_perf.pipeline import analyze
@@ -31,6 +32,7 @@ __all__ = [
     "PerfError",
     "RecordError",
     "RunInfo",
+    "Schedule",
     "TraceError",
     "__version__",
     "analyze",
@@ -43,6 +45,7 @@ _HOME = {
     "PerfError": "lightning_perf.errors",
     "RecordError": "lightning_perf.errors",
     "RunInfo": "lightning_perf.runinfo",
+    "Schedule": "lightning_perf.capture.window",
     "TraceError": "lightning_perf.errors",
     "analyze": "lightning_perf.pipeline",
 }

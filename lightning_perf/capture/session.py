@@ -58,15 +58,16 @@ class Session:
 
     def finish(self) -> None:
         """The loop is over, in whatever way: save an open window, drop one that is still warming up."""
-        window = self._window
-        if window is None:
-            return
-        if window.recording:
+        window, steps, first = self._window, self.clock.step + 1, self.schedule.first_recorded
+        if window is not None:
+            if window.recording:
+                self.note(f"the run ended inside a window: it has fewer than {self.schedule.active} steps")
+            self._close(window)
+        if self.folder is not None and 0 < steps <= first:
             self.note(
-                f"the run ended inside a window: it holds the steps up to {self.clock.step}, "
-                f"not all {self.schedule.active}"
+                f"no trace was recorded: the run ended after {steps} steps, and the schedule records from step {first} "
+                "on; set schedule to record earlier"
             )
-        self._close(window)
 
     def abandon(self) -> None:
         """Something failed: stop the profiler, whatever state it is in, and record nothing more."""

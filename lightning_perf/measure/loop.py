@@ -41,7 +41,7 @@ def measure_loop(record: LoopRecord) -> Loop | None:
         },
         data_loading_ratio=totals.phases_ns["data"] / totals.duration_ns,
         traced_steps=record.traced.steps,
-        traced_step_time_us=_median(durations_us[complete & traced]),
+        traced_step_time_us=None if use_traced else _median(durations_us[complete & traced]),
         epoch_start_us=_epoch_starts(record),
     )
 

@@ -48,9 +48,9 @@ def summarize_run(analysis: Analysis, folder: Path | None) -> str:
         lines += [f"  {_largest(loop)}", ""]
         lines.append("  " + "   ".join([*_speed(loop), *_device(window), *_memory(run)]))
         lines.append("  " + _shares(loop))
-        if loop.traced_step_time_us is not None and loop.traced_steps != loop.steps:
+        if loop.traced_step_time_us is not None:
             lines.append(f"  (under torch.profiler: {units.duration(loop.traced_step_time_us)} a step)")
-    lines += ["", *(f"  note         {note}" for note in _notes(run))]
+    lines += ["", *(f"  note         {note}" for note in run.notes)]
     if folder is not None:
         lines.append(f"  analysis     {_from_here(folder / ANALYSIS_FILE)}")
         if run.windows:
@@ -102,14 +102,6 @@ def _from_here(path: Path) -> Path:
     """The path relative to the working directory if it lies in it."""
     here = Path.cwd()
     return path.resolve().relative_to(here) if path.resolve().is_relative_to(here) else path
-
-
-def _notes(run: RunInfo) -> list[str]:
-    """What the user should know, and why there is no trace if there is none."""
-    steps = 0 if run.loop is None else run.loop.plain.steps + run.loop.traced.steps
-    if run.windows or run.notes or not steps:
-        return run.notes
-    return [f"no trace was recorded: the run ended after {steps} steps, before the schedule's first window"]
 
 
 def _largest(loop: Loop) -> str:

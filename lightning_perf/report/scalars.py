@@ -33,7 +33,7 @@ def loop_scalars(loop: Loop | None) -> dict[str, float | None]:
         "data_loading_ratio": loop.data_loading_ratio,
     }
     scalars.update({f"phase_{phase}_ratio": loop.phases_us[phase] / mean_us for phase in PHASES})
-    if loop.traced_step_time_us is not None and loop.traced_steps != loop.steps:
+    if loop.traced_step_time_us is not None:
         scalars["profiling_overhead_ratio"] = loop.traced_step_time_us / loop.step_time_us.p50 - 1
     return scalars
 
