@@ -109,9 +109,15 @@ CASES = {
         {},
     ),
     "times over 64 bits": (
-        events(GOOD, event("b", ts=str(10**30)), event("c", dur="1e300"), event("d", ts="9" * 5000)),
+        events(
+            GOOD,
+            event("b", ts=str(10**30)),
+            event("c", dur="1e300"),
+            event("d", ts="9" * 5000),
+            event("e", ts="1e999999999"),
+        ),
         ["good"],
-        {"out_of_range": 3, "unexpected_types": 1},
+        {"out_of_range": 4, "unexpected_types": 1},
     ),
     "a negative duration": (events(GOOD, event("b", dur="-1")), ["good"], {"negative_duration": 1}),
     "no duration": (events(GOOD, event("b").replace(', "dur": 2.000', "")), ["good"], {"missing_duration": 1}),
@@ -134,6 +140,7 @@ CASES = {
     ),
     "a name that is a number": (events(GOOD, event("b").replace('"b"', "12")), ["good", "12"], {"unexpected_types": 1}),
     "an unknown phase": (events(GOOD, event("b").replace('"X"', '"Y"')), ["good"], {"unreadable_events": 1}),
+    "a phase that is a list": (events(GOOD, event("b").replace('"X"', "[1]")), ["good"], {"unreadable_events": 1}),
     "a broken number": (events(GOOD, event("b", ts="1.2.3"), event("c")), ["good", "c"], {"unreadable_events": 1}),
     "a missing brace": (
         events(GOOD, event("b", more=', "args": {"a": 1'), event("c")),
