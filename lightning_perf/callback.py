@@ -75,7 +75,9 @@ class _ClockProfiler(Profiler):
         """Nothing to close here; the trainer closes the user's profiler once it is back."""
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self.__dict__["user"], name)
+        if "user" not in self.__dict__:  # while it is being copied or unpickled
+            raise AttributeError(name)
+        return getattr(self.user, name)
 
 
 @dataclass
@@ -142,7 +144,7 @@ class PerfCallback(Callback):
     def __init__(
         self,
         *,
-        dirpath: str | None = None,
+        dirpath: str | Path | None = None,
         schedule: Schedule | dict[str, int] | None = None,
         record_shapes: bool = True,
         with_stack: bool = False,
@@ -156,7 +158,7 @@ class PerfCallback(Callback):
             raise ConfigError(f"module_depth={module_depth}; expected 0 or more. Set 0 to label no modules.")
         if ranks is not None and (not ranks or min(ranks) < 0):
             raise ConfigError(f"ranks={ranks}; expected at least one rank, counted from 0. Leave it out for rank 0.")
-        self.dirpath = dirpath
+        self.dirpath = None if dirpath is None else str(dirpath)
         self.schedule = schedule_from(schedule)
         self.recording = Recording(shapes=record_shapes, stack=with_stack, memory=profile_memory)
         self.module_depth = module_depth

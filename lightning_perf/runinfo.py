@@ -166,7 +166,8 @@ class LoopRecord(Record, frozen=True, kw_only=True):
 
     ``plain`` sums the steps that ran without torch.profiler, ``traced`` those that ran under it (its warm-up
     included). ``outside_ns`` is the wall time of the stage that belongs to no step (set-up, the epoch's ends,
-    writing traces), ``profiler_ns`` the part of it spent starting, stopping and saving torch.profiler.
+    writing traces), ``profiler_ns`` the part of it spent starting, stopping and saving torch.profiler. ``epoch_starts``
+    holds the latest 8192 epochs.
     """
 
     plain: StepTotals

@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Protocol
 
-from lightning_perf.capture.ledger import Ledger
+from lightning_perf.capture.ledger import SERIES_LIMIT, Ledger
 from lightning_perf.capture.spans import Role, SpanKind, classify, inherited
 from lightning_perf.names import PHASES, Phase, Stage
 from lightning_perf.runinfo import EpochStart, LoopRecord, SpanTotal
+
+MOST_OWN_SPANS = 256
+"""Most spans of the user's own that are told apart: a name with a counter in it would otherwise pile up."""
 
 
 class Marker(Protocol):
@@ -168,7 +172,7 @@ class LoopClock:
         self._in_body = False
         self._step_traced = False
         self._epoch_begins = True
-        self._epoch_starts: list[EpochStart] = []
+        self._epoch_starts: deque[EpochStart] = deque(maxlen=SERIES_LIMIT)
         self._iterator_ns = 0
         self._outside_ns = 0
 
@@ -360,12 +364,17 @@ class LoopClock:
     def _find(self, name: str) -> Span:
         kind = classify(name, self.stage, validating=self._spans is self._validation)
         if kind.phase is None:
-            key = (name, self.phase)
-            if key not in self._inherited:
-                self._inherited[key] = self._make(inherited(name, self.phase))
-            return self._inherited[key]
+            return self._find_inherited(name)
         span = self._spans[name] = self._make(kind)
         return span
+
+    def _find_inherited(self, name: str) -> Span:
+        if (name, self.phase) not in self._inherited and len(self._inherited) >= MOST_OWN_SPANS:
+            name = "more"
+        key = (name, self.phase)
+        if key not in self._inherited:
+            self._inherited[key] = self._make(inherited(name, self.phase))
+        return self._inherited[key]
 
     def _make(self, kind: SpanKind) -> Span:
         make = Span if kind.role is Role.NONE else _RoleSpan

@@ -16,6 +16,7 @@ from torch import nn
 import lightning_perf.capture.memory as memory
 from lightning_perf.names import Stage
 from lightning_perf.runinfo import (
+    DeviceFacts,
     Flags,
     LoaderFacts,
     LoopRecord,
@@ -50,7 +51,7 @@ def describe_run(
         world_size=trainer.world_size,
         versions=_versions(),
         cpu_count=_usable_cpus(),
-        devices=memory.devices(),
+        devices=memory.devices() or _root_device(trainer),
         trainer=_trainer_facts(trainer, module, stage),
         flags=_flags(module),
         loaders=_loader_facts(trainer, stage),
@@ -60,6 +61,12 @@ def describe_run(
         windows=windows,
         notes=notes,
     )
+
+
+def _root_device(trainer: Trainer) -> list[DeviceFacts]:
+    """The trainer's device where its back end keeps no allocator statistics (MPS); none for the CPU."""
+    device = trainer.strategy.root_device
+    return [] if device.type == "cpu" else [DeviceFacts(index=device.index or 0, name=device.type.upper())]
 
 
 def total_steps(trainer: Trainer, module: LightningModule, stage: Stage) -> int | None:

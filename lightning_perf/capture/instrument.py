@@ -39,7 +39,8 @@ class Instrument:
         if not callable(original):
             return
         own = vars(owner).get(method, _MISSING)
-        setattr(owner, method, _timed(original, self._open_span, span))
+        timed = _timed(original, self._open_span, span)
+        setattr(owner, method, _not_compiled(timed, original) if isinstance(owner, type) else timed)
 
         def undo() -> None:
             if own is _MISSING:
@@ -69,12 +70,20 @@ class Instrument:
 def _timed(original: Callable[P, R], open_span: OpenSpan, span: str) -> Callable[P, R]:
     @functools.wraps(original)
     def timed(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling():
-            return original(*args, **kwargs)
         with open_span(span):
             return original(*args, **kwargs)
 
     return timed
+
+
+def _not_compiled(timed: Callable[P, R], original: Callable[P, R]) -> Callable[P, R]:
+    """A module's method may be called in code that torch.compile traces, where a clock has no meaning."""
+
+    @functools.wraps(original)
+    def chosen(*args: P.args, **kwargs: P.kwargs) -> R:
+        return (original if torch.compiler.is_compiling() else timed)(*args, **kwargs)
+
+    return chosen
 
 
 def instrument(trainer: Trainer, module: LightningModule, stage: Stage, made: Instrument) -> None:

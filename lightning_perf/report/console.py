@@ -80,12 +80,17 @@ def summarize_trace(window: Window) -> str:
 
 
 def emit(text: str) -> None:
-    """Show a text through logging: on stderr where nobody has set logging up, as Lightning does."""
-    if not log.hasHandlers():
-        log.addHandler(logging.StreamHandler())
+    """Show a text through logging; on stderr if nobody has set logging up."""
+    handler = None if log.hasHandlers() else logging.StreamHandler()
+    level = log.level
+    if handler is not None:
+        log.addHandler(handler)
     if log.level == logging.NOTSET:
         log.setLevel(logging.INFO)
     log.info("%s", text)
+    log.setLevel(level)
+    if handler is not None:
+        log.removeHandler(handler)
 
 
 def _headline(run: RunInfo) -> str:

@@ -67,8 +67,10 @@ def test_summary_of_a_run_on_a_device() -> None:
         "",
         "  The backward pass takes 36 % of a step: 64.8 ms of 180.0 ms on average.",
         "",
-        "  step 177.6 ms (p95 184.1 ms)   5.63 it/s   180.0 samples/s   GPU busy 55 %   "
-        "memory peak 10.0 GiB of 79.2 GiB",
+        (
+            "  step 177.6 ms (p95 184.1 ms)   5.63 it/s   180.0 samples/s   GPU busy 55 %   "
+            "memory peak 10.0 GiB of 79.2 GiB"
+        ),
         "  data 33 | forward 21 | backward 36 | other 10   (% of step)",
         "  (under torch.profiler: 213.1 ms a step)",
         "",
