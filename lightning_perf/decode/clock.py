@@ -10,11 +10,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Final, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from lightning_perf.decode.quality import Notes
 from lightning_perf.decode.trace import Int64s
@@ -25,7 +24,8 @@ EXACT_FLOAT_US: Final = 2.0**43
 LARGEST_US: Final = 4 * 10**15
 """The year 2096. A start and a duration below it, in nanoseconds, cannot overflow 64 bits in any difference here."""
 
-LONGEST_US: Final = 10**15
+LONGEST_US: Final = 2**43 - 1
+"""Durations are below a hundred days, so that a float64 holds them exactly."""
 
 EPOCH_US: Final = 10**15
 """Times above this (the year 2001) count from 1970, smaller ones from the trace's base."""
@@ -35,6 +35,10 @@ MISSING_NS: Final = int(np.iinfo(np.int64).min)
 
 OUT_OF_RANGE_NS: Final = MISSING_NS + 1
 """Stands for a time that is too large. All times that can be used are above it."""
+
+
+_CONTEXT: Final = Context(prec=60)
+"""Not the thread's own context: that is the user's."""
 
 
 class InexactTimesError(Exception):
@@ -56,19 +60,28 @@ def nanoseconds(times_us: Sequence[object], largest_us: int, notes: Notes) -> In
         InexactTimesError: a float is too large to be exact.
     """
     kinds = set(map(type, times_us))
+    found = None
     if kinds == {bytes}:
-        from_digits = _from_digits(cast("Sequence[bytes]", times_us), largest_us)
-        if from_digits is not None:
-            return from_digits
+        found = _from_digits(cast("Sequence[bytes]", times_us), largest_us)
     elif kinds <= {int, float}:
-        values: npt.NDArray[np.float64] = np.array(times_us, dtype=np.float64)
-        largest = float(np.abs(values).max(initial=0.0))
-        if largest < EXACT_FLOAT_US:
-            whole = np.floor(values)
-            return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000.0).astype(np.int64)
-        if largest <= largest_us and float not in kinds:
-            return values.astype(np.int64) * 1000
-    return np.array([_one_nanoseconds(time, largest_us, notes) for time in times_us], dtype=np.int64)
+        found = _from_numbers(cast("Sequence[float]", times_us), largest_us, whole=float not in kinds)
+    if found is None:
+        found = np.array([_one_nanoseconds(time, largest_us, notes) for time in times_us], dtype=np.int64)
+    return found
+
+
+def _from_numbers(times_us: Sequence[float], largest_us: int, *, whole: bool) -> Int64s | None:
+    """Nanoseconds of numbers that float64 holds exactly; None for any others."""
+    try:
+        values = np.array(times_us, dtype=np.float64)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+    largest = np.abs(values).max(initial=0.0)
+    if largest < EXACT_FLOAT_US:
+        floors = np.floor(values)
+        exact: Int64s = floors.astype(np.int64) * 1000 + np.rint((values - floors) * 1000.0).astype(np.int64)
+        return exact
+    return values.astype(np.int64) * 1000 if whole and largest <= largest_us else None
 
 
 def _from_digits(texts: Sequence[bytes], largest_us: int) -> Int64s | None:
@@ -104,6 +117,6 @@ def _one_nanoseconds(time_us: object, largest_us: int, notes: Notes) -> int:
         notes.add("text_timestamps")
     if exact.is_nan():
         return MISSING_NS
-    if abs(exact) > largest_us:
+    if exact.copy_abs() > largest_us:
         return OUT_OF_RANGE_NS
-    return round(exact * 1000)
+    return round(_CONTEXT.multiply(exact, Decimal(1000)))

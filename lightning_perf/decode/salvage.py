@@ -24,7 +24,7 @@ _END_OF_EVENTS: Final = re.compile(rb"\][\s\0]*(?:[,}]|$)")
 _EVENT_LIST: Final = re.compile(rb'"traceEvents"\s*:\s*\[\s*$')
 _METADATA: Final = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds")
 
-_PHASES: Final = frozenset(get_args(Phase)) - {""}
+_PHASES: Final = tuple(filter(None, get_args(Phase)))
 _LARGEST_EVENT_BYTES: Final = 2**20
 """Larger pieces are not repaired: no event is as large."""
 

@@ -119,6 +119,11 @@ CASES = {
         ["good"],
         {"out_of_range": 4, "unexpected_types": 1},
     ),
+    "times of hundreds of digits": (
+        events(GOOD, event("b", ts="9" * 400), event("c", dur="9" * 400), event("d", dur="1e15")),
+        ["good"],
+        {"out_of_range": 3},
+    ),
     "a negative duration": (events(GOOD, event("b", dur="-1")), ["good"], {"negative_duration": 1}),
     "no duration": (events(GOOD, event("b").replace(', "dur": 2.000', "")), ["good"], {"missing_duration": 1}),
     "no start": (events(GOOD, event("b", ts="null")), ["good"], {"missing_timestamp": 1}),
