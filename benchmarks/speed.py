@@ -1,0 +1,334 @@
+"""How fast and in how much memory traces are read: this package, the floor beneath it, and other tools.
+
+``python benchmarks/speed.py TRACE...`` prints one table. Without a trace it uses one that it records itself.
+The floor is what no reader of these files can go below: unpacking, and the typed JSON decode that ``decode`` uses.
+Every measurement runs in a process of its own, interleaved with the others. Time excludes imports; memory is the
+process's peak resident size less that after the imports.
+
+HolisticTraceAnalysis (HTA) needs JupyterLab; to keep it out of this environment, install
+``HolisticTraceAnalysis==0.5.0`` in another one and name that one's Python with ``--hta-python``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+# Nothing heavy is imported up here: on Linux, a process that is started inherits the peak of the one that starts it.
+from printing import command, machine, table
+
+Facts = dict[str, int | float | str]
+Tool = Callable[[Path], Facts]
+
+MIB = 1 << 20
+UNKNOWN = "-"
+
+
+# What runs in the measured processes. Each function imports its tool and returns what is measured.
+
+
+def floor() -> Tool:
+    """Unpack and decode."""
+    import gzip
+
+    from lightning_perf.decode.events import decode_file
+
+    def run(trace: Path) -> Facts:
+        content = trace.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        file = decode_file(content, exact=False)
+        events = file if isinstance(file, list) else file.events or []
+        return {"bytes": len(content), "events": len(events)}
+
+    return run
+
+
+def ours() -> Tool:
+    """Decode and measure."""
+    import lightning_perf.decode.reader
+    import lightning_perf.measure.window  # noqa: F401 - analyze_trace imports both when it is called
+    from lightning_perf.pipeline import analyze_trace
+
+    def run(trace: Path) -> Facts:
+        return {"events": analyze_trace(trace).events}
+
+    return run
+
+
+def hta() -> Tool:
+    """HTA's two breakdowns of device time."""
+    from hta.trace_analysis import TraceAnalysis
+
+    def run(trace: Path) -> Facts:
+        analysis = TraceAnalysis(trace_files={0: str(trace)})
+        analysis.get_temporal_breakdown(visualize=False)
+        analysis.get_idle_time_breakdown(ranks=[0], visualize=False)
+        return {}
+
+    return run
+
+
+def tb_profiler() -> Tool:
+    """Everything that torch-tb-profiler does before its tab can show a trace."""
+    from torch_tb_profiler.profiler.data import DistributedRunProfileData, RunProfileData
+    from torch_tb_profiler.profiler.run_generator import RunGenerator
+
+    def run(trace: Path) -> Facts:
+        with tempfile.TemporaryDirectory() as cache:
+            data = RunProfileData.parse("worker", None, str(trace), cache)
+            RunGenerator("worker", None, data).generate_run_profile()
+            DistributedRunProfileData(data)
+        return {}
+
+    return run
+
+
+def hta_open() -> Tool:
+    """What HTA sees in a trace without device events."""
+    from hta.trace_analysis import TraceAnalysis
+
+    def run(trace: Path) -> Facts:
+        analysis = TraceAnalysis(trace_files={0: str(trace)})
+        steps = ", ".join(map(str, analysis.get_profiler_steps()))
+        return {"events": len(analysis.t.get_trace(0)), "steps": steps}
+
+    return run
+
+
+def record() -> Tool:
+    """Train on the CPU with PerfCallback; the window's trace goes into the given folder."""
+    import logging
+    import warnings
+
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+    from torch import nn
+
+    from lightning_perf import PerfCallback
+
+    class Model(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(60)))
+
+        def training_step(self, batch: torch.Tensor) -> torch.Tensor:
+            return self.model(batch).square().mean()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.001)
+
+    def run(folder: Path) -> Facts:
+        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore")
+        trainer = Trainer(
+            accelerator="cpu",
+            max_epochs=1,
+            logger=False,
+            callbacks=[PerfCallback(dirpath=str(folder), summary=False)],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(Model(), torch.utils.data.DataLoader(torch.randn(30 * 32, 64), batch_size=32))
+        return {}
+
+    return run
+
+
+MEASURED: dict[str, Callable[[], Tool]] = {"floor": floor, "ours": ours, "HTA": hta, "torch-tb-profiler": tb_profiler}
+IN_A_PROCESS = {**MEASURED, "open in HTA": hta_open, "record": record}
+
+
+def work(tool: str, path: Path) -> Facts:
+    """Run one tool in this process; seconds, peak in bytes, and the tool's own facts, or the error."""
+    run = IN_A_PROCESS[tool]()
+    before = _peak_bytes()
+    began = time.perf_counter()
+    try:
+        facts = run(path)
+    except Exception as error:  # noqa: BLE001 - that other tools fail, and how, is a result
+        return {"error": type(error).__name__}
+    return {"seconds": time.perf_counter() - began, "peak": _peak_bytes() - before, **facts}
+
+
+def _peak_bytes() -> int:
+    """Peak resident size of this process, or of the largest one that it started."""
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+# What starts them.
+
+
+def in_a_process(python: str, tool: str, path: Path) -> Facts:
+    """Run one tool in a process of its own."""
+    done = subprocess.run(
+        [python, __file__, "--in-a-process", tool, str(path)], capture_output=True, text=True, check=False
+    )
+    try:
+        facts: Facts = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        return {"error": f"exit code {done.returncode}"}
+    return facts
+
+
+@dataclass
+class Result:
+    """What one tool took for one trace."""
+
+    facts: list[Facts]
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong, if anything did."""
+        return next((str(one["error"]) for one in self.facts if "error" in one), None)
+
+    def median(self, key: str) -> float | None:
+        """Median over the repetitions; None if the tool did not run or failed."""
+        values = [float(one[key]) for one in self.facts if key in one]
+        return statistics.median(values) if values and self.error is None else None
+
+
+def measure(traces: Sequence[Path], pythons: dict[str, str], repeat: int) -> dict[tuple[Path, str], Result]:
+    """Run every tool on every trace, ``repeat`` times, in shuffled order. What has failed once is not run again."""
+    results = {(trace, tool): Result([]) for trace in traces for tool in MEASURED}
+    jobs = [(trace, tool) for trace in traces for tool in pythons]
+    for number in range(repeat):
+        for done, (trace, tool) in enumerate(random.sample(jobs, len(jobs))):
+            _progress(f"round {number + 1} of {repeat}: {done + 1} of {len(jobs)}")
+            result = results[trace, tool]
+            if result.error is None:
+                result.facts.append(in_a_process(pythons[tool], tool, trace))
+    _progress("")
+    return results
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def results_table(traces: Sequence[Path], results: dict[tuple[Path, str], Result]) -> str:
+    """One row for each trace."""
+    rows = []
+    for trace in traces:
+        floors, our = results[trace, "floor"], results[trace, "ours"]
+        size, peak = floors.median("bytes"), our.median("peak")
+        rows.append(
+            [
+                trace.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace"),
+                _number(size, 1 / 1e6, 1),
+                _number(floors.median("events"), 1, 0),
+                _seconds(floors),
+                _seconds(our),
+                _ratio(our.median("seconds"), floors.median("seconds")),
+                _number(peak, 1 / MIB, 0),
+                _ratio(peak, size),
+                *(cell for tool in ("HTA", "torch-tb-profiler") for cell in _other(results[trace, tool])),
+            ]
+        )
+    header = ["trace", "JSON, MB", "events", "floor, s", "ours, s", "ours / floor", "peak, MiB", "peak / JSON"]
+    header += ["HTA, s", "peak, MiB", "torch-tb-profiler, s", "peak, MiB"]
+    return table(header, rows)
+
+
+def _other(result: Result) -> list[str]:
+    return [_seconds(result), _number(result.median("peak"), 1 / MIB, 0)]
+
+
+def _seconds(result: Result) -> str:
+    return f"fails: {result.error}" if result.error else _number(result.median("seconds"), 1, 3)
+
+
+def _number(value: float | None, factor: float, digits: int) -> str:
+    return UNKNOWN if value is None else f"{value * factor:,.{digits}f}"
+
+
+def _ratio(value: float | None, base: float | None) -> str:
+    return UNKNOWN if value is None or not base else f"{value / base:.1f}"
+
+
+def pythons_of(hta_python: str | None) -> dict[str, str]:
+    """The Python that runs each tool; tools that are not installed are left out."""
+    pythons = {"floor": sys.executable, "ours": sys.executable}
+    if hta_python is not None:
+        pythons["HTA"] = hta_python
+    elif find_spec("hta") is not None:
+        pythons["HTA"] = sys.executable
+    if find_spec("torch_tb_profiler") is not None:
+        pythons["torch-tb-profiler"] = sys.executable
+    return pythons
+
+
+def record_trace(folder: Path) -> Path:
+    """A trace written by PerfCallback on the CPU."""
+    facts = in_a_process(sys.executable, "record", folder)
+    traces = list(folder.glob("*.pt.trace.json*"))
+    if "error" in facts or not traces:
+        raise SystemExit(f"recording a trace failed: {facts.get('error', 'no trace was written')}")
+    return traces[0]
+
+
+def cpu_check(python: str | None, trace: Path) -> str:
+    """Whether HTA opens what PerfCallback wrote on the CPU, as a sentence."""
+    if python is None:
+        return "HTA is not installed, so whether it opens a CPU trace of PerfCallback was not checked."
+    facts = in_a_process(python, "open in HTA", trace)
+    if "error" in facts:
+        return f"HTA does not open a CPU trace of PerfCallback: {facts['error']}."
+    return (
+        f"HTA opens a CPU trace of PerfCallback: {facts['events']:,} events, profiler steps {facts['steps']}. "
+        "Its breakdowns are of device time."
+    )
+
+
+def main() -> None:
+    """Print the table and what HTA makes of a CPU trace."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", nargs="*", type=Path, metavar="TRACE", help="trace files, or folders of them")
+    parser.add_argument("--repeat", type=int, default=5, help="repetitions, of which medians are shown (%(default)s)")
+    parser.add_argument("--hta-python", metavar="PYTHON", help="Python of an environment that has HTA")
+    parser.add_argument("--quick", action="store_true", help="one repetition")
+    parser.add_argument("--in-a-process", nargs=2, metavar=("TOOL", "PATH"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.in_a_process:
+        tool, path = options.in_a_process
+        print(f"\n{json.dumps(work(tool, Path(path)))}")
+        return
+
+    repeat = 1 if options.quick else options.repeat
+    pythons = pythons_of(options.hta_python)
+    with tempfile.TemporaryDirectory() as folder:
+        recorded = record_trace(Path(folder))
+        traces = traces_at(options.traces) or [recorded]
+        results = measure(traces, pythons, repeat)
+        packages = ["numpy", "msgspec", "torch-tb-profiler"]
+        print(f"`{command()}`\n\n{machine(packages)}; medians of {repeat}\n")
+        print(results_table(traces, results))
+        missing = [tool for tool in MEASURED if tool not in pythons]
+        if missing:
+            print(f"\nNot installed: {', '.join(missing)}.")
+        print(f"\n{cpu_check(pythons.get('HTA'), recorded)}")
+
+
+def traces_at(paths: Sequence[Path]) -> list[Path]:
+    """The traces among files and in folders."""
+    from lightning_perf.pipeline import find_traces
+
+    return [trace for path in paths for trace in find_traces(path)]
+
+
+if __name__ == "__main__":
+    main()
