@@ -18,7 +18,7 @@ class Regression(LightningModule):
         self.learning_rate = learning_rate
         self.model = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
 
-    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> torch.Tensor:  # noqa: ARG002
+    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Loss of one batch."""
         inputs, targets = batch
         loss = mse_loss(self.model(inputs), targets)

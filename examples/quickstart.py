@@ -60,7 +60,7 @@ class ResNet18(LightningModule):
         super().__init__()
         self.model = resnet18(num_classes=CLASSES)
 
-    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> torch.Tensor:  # noqa: ARG002
+    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Loss of one batch."""
         photos, classes = batch
         return cross_entropy(self.model(photos), classes)
