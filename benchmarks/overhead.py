@@ -42,7 +42,6 @@ NEVER = 10**9
 FEATURES = 64
 BATCH = 32
 WARM_UP_STEPS = 20
-WARM_UP_ROUNDS = 1
 
 Saver = Callable[[profile], None]
 
@@ -136,7 +135,7 @@ def measure_steps(folder: str, rounds: int, steps: int) -> dict[str, list[float]
     """Median step time of each variant in each round, microseconds."""
     variants = step_variants(folder, steps)
     medians: dict[str, list[float]] = {name: [] for name in variants}
-    for number in range(-WARM_UP_ROUNDS, rounds):
+    for number in range(-1 if rounds > 1 else 0, rounds):  # a first round warms up and does not count
         for name in random.sample(list(variants), len(variants)):
             model = Model(layers=3)
             fit(model, variants[name](), steps)
@@ -272,7 +271,7 @@ def measure_stalls(folder: str, rounds: int, active: int) -> dict[str, list[Stal
     first, after = WARM_UP_STEPS, 30
     variants = stall_variants(folder, first, active)
     stalls: dict[str, list[Stall]] = {name: [] for name in variants}
-    for number in range(-WARM_UP_ROUNDS, rounds):
+    for number in range(-1 if rounds > 1 else 0, rounds):  # a first round warms up and does not count
         for name in random.sample(list(variants), len(variants)):
             model = Model(layers=60)
             last = first + 2 + active - 1
