@@ -16,12 +16,14 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Protocol
+from typing import Final, Protocol
 
 from lightning_perf.capture.ledger import SERIES_LIMIT, Ledger
 from lightning_perf.capture.spans import Role, SpanKind, classify, inherited
 from lightning_perf.names import PHASES, Phase, Stage
 from lightning_perf.runinfo import EpochStart, LoopRecord, SpanTotal
+
+_DATA: Final = PHASES.index("data")
 
 MOST_OWN_SPANS = 256
 """Most spans of the user's own that are told apart: a name with a counter in it would otherwise pile up."""
@@ -53,12 +55,13 @@ class InnerProfiler(Protocol):
 class Span:
     """One named span in one context, and its own re-entrant context manager. ``ns`` is its time in this step."""
 
-    __slots__ = ("calls", "clock", "kind", "label", "ns", "phase", "plain_ns", "traced_ns")
+    __slots__ = ("calls", "clock", "column", "kind", "label", "ns", "phase", "plain_ns", "traced_ns")
 
     def __init__(self, clock: LoopClock, kind: SpanKind, phase: Phase) -> None:
         self.clock = clock
         self.kind = kind
         self.phase = phase
+        self.column = PHASES.index(phase)
         self.label = kind.label if kind.marked else ""
         self.ns = 0
         self.plain_ns = 0
@@ -178,6 +181,11 @@ class LoopClock:
 
     # What Lightning calls
 
+    @property
+    def entry(self) -> Callable[[str], AbstractContextManager[object]]:
+        """The shortest way to :meth:`profile`: this is called some thirty times a step."""
+        return self.span if self._inner is None else self.profile
+
     def profile(self, action_name: str) -> AbstractContextManager[object]:
         """Context manager that keeps the time of an action of the loop."""
         span = self.span(action_name)
@@ -229,8 +237,8 @@ class LoopClock:
     def record(self) -> LoopRecord:
         """Everything kept so far, over the steps that have ended."""
         return LoopRecord(
-            plain=self._ledger.plain.record(),
-            traced=self._ledger.traced.record(),
+            plain=self._ledger.plain.totals(self._phase_totals(traced=False)),
+            traced=self._ledger.traced.totals(self._phase_totals(traced=True)),
             incomplete_steps=self._ledger.incomplete_steps,
             outside_ns=self._outside_ns,
             profiler_ns=self.profiler_ns,
@@ -285,10 +293,18 @@ class LoopClock:
             self.on_boundary(None)
 
     def _begin_step(self) -> None:
+        follows = self._open
         self._end_step()
+        ended = self.last
         if self.on_boundary is not None:
             self.on_boundary(self._number + 1)
-        self._flush_outside()
+        if follows and self.last == ended:
+            # Nothing but the boundary lies between the two steps, and no span ran in it: the usual case, kept short.
+            self._charge()
+            self._outside_ns += self.stack[-1].ns
+            self.stack[-1].ns = 0
+        else:
+            self._flush_outside()
         self._number += 1
         self._open = True
         self._body_done = False
@@ -310,35 +326,44 @@ class LoopClock:
 
     def _book(self, *, complete: bool) -> int:
         """Enter the step into the ledger; its ``data`` nanoseconds."""
-        by_phase = dict.fromkeys(PHASES, 0)
+        phases_ns = [0] * len(PHASES)
         for span in self._all:
-            if span.ns:
-                by_phase[span.phase] += span.ns
-                if complete and self._step_traced:
-                    span.traced_ns += span.ns
-                elif complete:
-                    span.plain_ns += span.ns
+            ns = span.ns
+            if ns:
+                phases_ns[span.column] += ns
+                if complete:
+                    if self._step_traced:
+                        span.traced_ns += ns
+                    else:
+                        span.plain_ns += ns
                 span.ns = 0
         self._ledger.add_step(
             self._number,
             self._epoch,
-            list(by_phase.values()),
+            phases_ns,
             complete=complete,
             traced=self._step_traced,
             samples=self.batch_size,
         )
-        return by_phase["data"]
+        return phases_ns[_DATA]
 
     def _flush_outside(self) -> None:
         """Book the time since the last step ended. Making an iterator stays on its span, for the next step."""
         self._charge()
         self._iterator_ns = 0
         for span in self._all:
-            if span.phase == "data":
-                self._iterator_ns += span.ns
-            elif span.ns:
-                self._outside_ns += span.ns
-                span.ns = 0
+            if span.ns:
+                if span.column == _DATA:
+                    self._iterator_ns += span.ns
+                else:
+                    self._outside_ns += span.ns
+                    span.ns = 0
+
+    def _phase_totals(self, *, traced: bool) -> dict[Phase, int]:
+        totals = dict.fromkeys(PHASES, 0)
+        for span in self._all:
+            totals[span.phase] += span.traced_ns if traced else span.plain_ns
+        return totals
 
     def _span_totals(self) -> list[SpanTotal]:
         """Sums by label: two spans may share one, for example two checkpoint callbacks."""

@@ -7,6 +7,7 @@ there, on the class where a hook must also be seen by copies and bound reference
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -105,8 +106,9 @@ def instrument(trainer: Trainer, module: LightningModule, stage: Stage, made: In
         loop = {"validate": trainer.validate_loop, "test": trainer.test_loop, "predict": trainer.predict_loop}[stage]
         made.wrap(loop, "reset", spans.ITERATOR)
         made.wrap(loop, "on_run_end", spans.RUN_END)
-    # With dataloader_iter the training step moves the batch itself, and no loop calls this hook.
-    made.wrap_class(module, "transfer_batch_to_device", spans.TRANSFER)
+    if "dataloader_iter" in inspect.signature(module.training_step).parameters:
+        # The training step moves the batch itself; no loop calls this hook.
+        made.wrap_class(module, "transfer_batch_to_device", spans.TRANSFER)
     _instrument_logging(trainer, module, made)
 
 

@@ -1,97 +1,91 @@
-"""The loop clock's books: exact sums over all steps, and a series of steps that stays small however long the run."""
+"""The loop clock's books: sums over all steps, and a series of steps that stays small however long the run."""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
-from lightning_perf.names import PHASES
+from lightning_perf.names import PHASES, Phase
 from lightning_perf.runinfo import StepSeries, StepTotals
 
 SERIES_LIMIT = 8192
-"""Most steps kept one by one (0.8 MB). A longer run keeps every second, every fourth ... step; sums stay exact."""
+"""Most steps kept one by one (0.9 MB). A longer run keeps every second, every fourth ... step; sums stay exact."""
+
+_COMPLETE, _TRACED = 1, 2
+_HEAD = 3
+"""Numbers in a row before the phases: the step's number, its epoch, its flags."""
+_WIDTH = _HEAD + len(PHASES)
 
 
-class _Totals:
-    """Running sums over complete steps of one kind."""
+class _Count:
+    """How many complete steps of one kind there were, and how many samples they held."""
 
     def __init__(self) -> None:
         self.steps = 0
-        self.duration_ns = 0
-        self.phases_ns = [0] * len(PHASES)
         self.samples = 0
         self.samples_known = True
 
-    def add(self, duration_ns: int, phases_ns: list[int], samples: int | None) -> None:
-        self.steps += 1
-        self.duration_ns += duration_ns
-        self.phases_ns = [total + part for total, part in zip(self.phases_ns, phases_ns, strict=True)]
-        self.samples += samples or 0
-        self.samples_known &= samples is not None
-
-    def record(self) -> StepTotals:
+    def totals(self, phases_ns: dict[Phase, int]) -> StepTotals:
         return StepTotals(
             steps=self.steps,
-            duration_ns=self.duration_ns,
-            phases_ns=dict(zip(PHASES, self.phases_ns, strict=True)),
+            duration_ns=sum(phases_ns.values()),
+            phases_ns=phases_ns,
             samples=self.samples if self.steps and self.samples_known else None,
         )
 
 
 class Ledger:
-    """Takes one entry per step."""
+    """Takes one entry per step. Phase sums are kept by the clock's spans, which add up to them."""
 
     def __init__(self) -> None:
-        self.plain = _Totals()
-        self.traced = _Totals()
+        self.plain = _Count()
+        self.traced = _Count()
         self.incomplete_steps = 0
         self._stride = 1
-        self._number = array("q")
-        self._epoch = array("q")
-        self._duration_ns = array("q")
-        self._phases_ns = [array("q") for _ in PHASES]
-        self._flags = array("b")
+        self._rows = array("q")
 
     def add_step(
         self,
         number: int,
         epoch: int,
-        phases_ns: list[int],
+        phases_ns: Sequence[int],
         *,
         complete: bool,
         traced: bool,
         samples: int | None,
     ) -> None:
         """Enter a step; ``phases_ns`` has one entry for each of ``PHASES``."""
-        duration_ns = sum(phases_ns)
         if not complete:
             self.incomplete_steps += 1
         else:
-            (self.traced if traced else self.plain).add(duration_ns, phases_ns, samples)
-        if number % self._stride:
-            return
-        self._number.append(number)
-        self._epoch.append(epoch)
-        self._duration_ns.append(duration_ns)
-        self._flags.append(complete + 2 * traced)
-        for column, value in zip(self._phases_ns, phases_ns, strict=True):
-            column.append(value)
-        if len(self._number) > SERIES_LIMIT:
-            self._thin_out()
+            kind = self.traced if traced else self.plain
+            kind.steps += 1
+            if samples is None:
+                kind.samples_known = False
+            else:
+                kind.samples += samples
+        if number % self._stride == 0:
+            self._rows.extend((number, epoch, complete * _COMPLETE + traced * _TRACED, *phases_ns))
+            if len(self._rows) > SERIES_LIMIT * _WIDTH:
+                self._thin_out()
 
     def series(self) -> StepSeries:
         """The kept steps."""
+        number, epoch, flags, *phases = (self._rows[column::_WIDTH].tolist() for column in range(_WIDTH))
         return StepSeries(
             stride=self._stride,
-            number=self._number.tolist(),
-            epoch=self._epoch.tolist(),
-            duration_ns=self._duration_ns.tolist(),
-            phases_ns={phase: column.tolist() for phase, column in zip(PHASES, self._phases_ns, strict=True)},
-            complete=[bool(flags & 1) for flags in self._flags],
-            traced=[bool(flags & 2) for flags in self._flags],
+            number=number,
+            epoch=epoch,
+            duration_ns=[sum(step) for step in zip(*phases, strict=True)],
+            phases_ns=dict(zip(PHASES, phases, strict=True)),
+            complete=[bool(flag & _COMPLETE) for flag in flags],
+            traced=[bool(flag & _TRACED) for flag in flags],
         )
 
     def _thin_out(self) -> None:
-        """Keep every second of the kept steps: step numbers count up by one, so they are multiples of the stride."""
+        """Keep every second row: step numbers count up by one, so those kept are multiples of the stride."""
         self._stride *= 2
-        for column in (self._number, self._epoch, self._duration_ns, self._flags, *self._phases_ns):
-            column[:] = column[::2]
+        kept = array("q")
+        for start in range(0, len(self._rows), 2 * _WIDTH):
+            kept.extend(self._rows[start : start + _WIDTH])
+        self._rows = kept
