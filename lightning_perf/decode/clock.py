@@ -63,17 +63,17 @@ def nanoseconds(times_us: Sequence[object], largest_us: int, notes: Notes) -> In
     found = None
     if kinds == {bytes}:
         found = _from_digits(cast("Sequence[bytes]", times_us), largest_us)
-    elif kinds <= {int, float}:
-        found = _from_numbers(cast("Sequence[float]", times_us), largest_us, whole=float not in kinds)
+    if found is None and kinds <= {int, float, bytes}:
+        found = _from_numbers(cast("Sequence[float | bytes]", times_us), largest_us, whole=kinds == {int})
     if found is None:
         found = np.array([_one_nanoseconds(time, largest_us, notes) for time in times_us], dtype=np.int64)
     return found
 
 
-def _from_numbers(times_us: Sequence[float], largest_us: int, *, whole: bool) -> Int64s | None:
+def _from_numbers(times_us: Sequence[float | bytes], largest_us: int, *, whole: bool) -> Int64s | None:
     """Nanoseconds of numbers that float64 holds exactly; None for any others."""
     try:
-        values = np.array(times_us, dtype=np.float64)
+        values = np.fromiter(map(float, times_us), dtype=np.float64, count=len(times_us))
     except OverflowError:  # an integer of hundreds of digits
         return None
     largest = np.abs(values).max(initial=0.0)

@@ -11,9 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-_TOKEN: Final = re.compile(r"""\s*(?:(?P<mark>[{}\[\]:,])|(?P<quote>")|(?P<word>[^\s{}\[\]:,"]+))""")
-_WORD: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?|true|false|null")
-_NOT_A_NUMBER: Final = re.compile(r"[+-]?(nan|inf|infinity)|n/a|undefined|none", re.IGNORECASE)
+_BRACKET: Final = re.compile(r"[{}\[\]]")
+_NOT_A_NUMBER: Final = re.compile(r"(?<![\w.])(?:[+-]?(?:nan|inf|infinity)|n/a|undefined|none)(?![\w.])", re.IGNORECASE)
 
 # A quote ends a text if what follows it can only follow a text: there is no other way to tell it from one inside.
 _AFTER_KEY: Final = re.compile(r"\s*:")
@@ -34,50 +33,48 @@ class Repaired:
 
 
 def repaired(text: str) -> Repaired | None:
-    """The object at the start of a text as valid JSON, or None where it cannot be told what was meant."""
+    """The object at the start of a text as JSON, or None where it cannot be told what was meant.
+
+    Only texts and names for what is not a number are repaired; the result may still be no JSON.
+    """
     parts: list[str] = []
     brackets: list[str] = []
-    position = texts_changed = not_numbers = 0
-    while token := _TOKEN.match(text, position):
-        position = token.end()
-        mark, quote, word = token.group("mark", "quote", "word")
-        if mark:
-            parts.append(mark)
-            if not _tracked(brackets, mark):
-                return None
-            if not brackets:
-                return Repaired("".join(parts), position, texts_changed, not_numbers)
-        elif quote and brackets:
-            end = _end_of_text(text, position, key=parts[-1] in "{," and brackets[-1] == "{", inside=brackets[-1])
-            if end is None:
-                return None
-            fixed = _TEXT_PART.sub(_escaped, text[position:end])
-            texts_changed += fixed != text[position:end]
-            parts.append(f'"{fixed}"')
-            position = end + 1
-        elif _WORD.fullmatch(word or ""):
-            parts.append(word)
-        elif _NOT_A_NUMBER.fullmatch(word or ""):
-            parts.append("null")
-            not_numbers += 1
-        else:
+    start = texts_changed = not_numbers = 0
+    while True:
+        quote = text.find('"', start)
+        end = _end_of_object(text, start, len(text) if quote < 0 else quote, brackets)
+        if end is None or (quote < 0 and brackets):
             return None
-    return None
+        between, changed = _NOT_A_NUMBER.subn("null", text[start:end])
+        not_numbers += changed
+        parts.append(between)
+        if not brackets:
+            return Repaired("".join(parts), end, texts_changed, not_numbers)
+        last = _end_of_text(text, quote + 1, between.rstrip()[-1:], brackets[-1])
+        if last is None:
+            return None
+        fixed = _TEXT_PART.sub(_escaped, text[quote + 1 : last])
+        texts_changed += fixed != text[quote + 1 : last]
+        parts.append(f'"{fixed}"')
+        start = last + 1
 
 
-def _tracked(brackets: list[str], mark: str) -> bool:
-    """Keep the open brackets; False where one is closed that is not open."""
-    if mark in "{[":
-        brackets.append(mark)
-        return True
-    if mark in "}]":
-        return bool(brackets) and brackets.pop() + mark in ("{}", "[]")
-    return bool(brackets)
+def _end_of_object(text: str, start: int, stop: int, brackets: list[str]) -> int | None:
+    """Keep the open brackets up to ``stop``, or to the end of the object; None where they do not match."""
+    for found in _BRACKET.finditer(text, start, stop):
+        mark = found.group()
+        if mark in "{[":
+            brackets.append(mark)
+        elif not brackets or brackets.pop() + mark not in ("{}", "[]"):
+            return None
+        if not brackets:
+            return found.end()
+    return stop
 
 
-def _end_of_text(text: str, start: int, *, key: bool, inside: str) -> int | None:
-    """Where the quote is that ends the text which begins at ``start``."""
-    follows = _AFTER_KEY if key else _AFTER_VALUE if inside == "{" else _AFTER_ELEMENT
+def _end_of_text(text: str, start: int, before: str, inside: str) -> int | None:
+    """Where the quote is that ends the text which begins at ``start``, ``before`` it and ``inside`` a bracket."""
+    follows = _AFTER_ELEMENT if inside == "[" else _AFTER_VALUE if before == ":" else _AFTER_KEY
     end = text.find('"', start)
     while end >= 0:
         backslashes = end - len(text[start:end].rstrip("\\")) - start

@@ -18,7 +18,7 @@ from lightning_perf.decode.quality import Notes
 from lightning_perf.decode.repair import repaired
 
 # An object whose first key is an event's, unless it is the value of a key (such as "args": {"name": ...}).
-_EVENT_START: Final = re.compile(rb'(?<!:)(?<!: )\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:')
+_EVENT_START: Final = re.compile(rb'\{(?<!:\{)(?<!: \{)\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:')
 _BETWEEN_EVENTS: Final = b", \t\r\n\0"
 _END_OF_EVENTS: Final = re.compile(rb"\][\s\0]*(?:[,}]|$)")
 _EVENT_LIST: Final = re.compile(rb'"traceEvents"\s*:\s*\[\s*$')
@@ -93,11 +93,9 @@ class _Pieces:
     def _read_leniently(self, piece: int) -> int:
         """Read one piece (or several that are one event) that is not plainly an event; returns the next."""
         start, stop = self._starts[piece], self._starts[piece + 1]
-        last = min(piece + _PIECES_OF_AN_EVENT, len(self._starts) - 1)
-        if self._read_object(start, stop) or self._read_object(start, self._starts[last]):
+        joined = self._starts[min(piece + _PIECES_OF_AN_EVENT, len(self._starts) - 1)]
+        if self._read_object(start, stop) or self._repair(start, stop) or self._read_object(start, joined):
             piece = max(bisect_left(self._starts, self.end), piece + 1)
-        elif self._repair(start, stop):
-            piece += 1
         else:
             self.last_failed = stop == len(self._content)
             self._notes.add("unreadable_events", not self.last_failed)

@@ -71,7 +71,8 @@ class Step(Record, frozen=True, kw_only=True):
 class DeviceWindow(Record, frozen=True, kw_only=True):
     """A device over the window of device-adjusted complete steps. Busy and idle add up to the duration.
 
-    ``steps`` is the number of steps that the window spans, 0 where the trace marks none.
+    ``steps`` is the number of steps that the window spans, 0 where the trace marks none that is complete: the
+    window is then the host's recorded time, or the device's span if there is no host.
     """
 
     steps: int
@@ -86,7 +87,7 @@ class Device(Record, frozen=True, kw_only=True):
     """A device over its span, from the first to the last device operation of the trace.
 
     ``busy_us`` is the union of all its operations over all streams, ``gaps`` the number of maximal idle
-    intervals, ``compute_us`` the union of kernels that are not collectives, ``communication_us`` of collectives,
+    intervals (an operation too short for the trace's clock ends one and begins another), ``compute_us`` the union of kernels that are not collectives, ``communication_us`` of collectives,
     ``exposed_communication_us`` the busy time during which only collectives ran, ``copy_us`` the union of copies.
     """
 
