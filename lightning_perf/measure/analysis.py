@@ -87,8 +87,9 @@ class Device(Record, frozen=True, kw_only=True):
     """A device over its span, from the first to the last device operation of the trace.
 
     ``busy_us`` is the union of all its operations over all streams, ``gaps`` the number of maximal idle
-    intervals (an operation too short for the trace's clock ends one and begins another), ``compute_us`` the union of kernels that are not collectives, ``communication_us`` of collectives,
-    ``exposed_communication_us`` the busy time during which only collectives ran, ``copy_us`` the union of copies.
+    intervals (an operation that took no time ends one and begins another), ``compute_us`` the union of kernels
+    that are not collectives, ``communication_us`` of collectives, ``exposed_communication_us`` the busy time
+    during which only collectives ran, ``copy_us`` the union of copies.
     """
 
     index: str
