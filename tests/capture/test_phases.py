@@ -223,3 +223,29 @@ def test_delay_is_found_in_real_time(name: str, place: str, tmp_path: Path) -> N
         if max(errors.values()) <= TOLERANCE * truth_ns:
             return
     pytest.fail(f"truth {truth_ns:.0f} ns in {PHASE_OF_PLACE[place]}; phases moved by {moved}")
+
+
+def test_the_trace_and_the_clock_agree(tmp_path: Path) -> None:
+    """Two clocks, one picture: the labels of a recorded step give the phases that the loop clock kept for it."""
+    plant = Plant("everywhere", seconds=0.01)
+    schedule = {"skip_first": 1, "wait": 0, "warmup": 1, "active": 3}
+    callback = PerfCallback(schedule=schedule, summary=False, dirpath=str(tmp_path / "perf"))
+    callbacks = [SlowCallback(plant), callback, SlowCheckpoint(plant, tmp_path / "checkpoints")]
+    trainer = quiet(
+        tmp_path,
+        callbacks=callbacks,
+        logger=SlowLogger(plant, tmp_path),
+        enable_checkpointing=True,
+        val_check_interval=1,
+    )
+    trainer.fit(Net(plant), loader(plant, 6), loader(plant, 1))
+    series = callback.analysis.run.loop.series
+    steps = callback.analysis.windows[0].steps
+    assert [step.number for step in steps] == [2, 3, 4]
+    for step in steps:
+        assert step.duration_us == pytest.approx(series.duration_ns[step.number] / 1e3, rel=TOLERANCE)
+        for phase in PHASES:
+            clock_us = series.phases_ns[phase][step.number] / 1e3
+            assert step.phases_us.get(phase, 0) == pytest.approx(clock_us, abs=TOLERANCE * step.duration_us), phase
+            if phase != "other":
+                assert clock_us > 9_000
