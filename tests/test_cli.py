@@ -123,3 +123,27 @@ def test_no_input_gives_a_traceback(name: str, content: bytes, tmp_path: Path) -
     if done.returncode == cli.FAILED:
         (line,) = done.stderr.splitlines()
         assert name in line
+
+
+REAL = ROOT / "../shared/traces"
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"the real traces are not here: {REAL}")
+def test_all_real_traces_in_one_call() -> None:
+    done = run("analyze", "../shared/traces", "--json", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = json.loads((REAL / "expected.json").read_text())
+    windows = {Path(window["trace"]).name: window for window in json.loads(done.stdout)["windows"]}
+    assert windows.keys() == expected.keys()
+    assert len(windows) == 19
+    for name, truth in expected.items():
+        found = {device["index"]: device for device in windows[name]["devices"]}
+        assert found.keys() == truth["devices"].keys()
+        for index, device in truth["devices"].items():
+            assert {key: found[index][key] for key in device} == pytest.approx(device, abs=0.002)
+        steps = {str(step["number"]): step for step in windows[name]["steps"]}
+        assert steps.keys() == truth["steps"].keys()
+        for number, step in truth["steps"].items():
+            busy = step.pop("device_busy_us")
+            assert steps[number]["device_busy_us"] == pytest.approx(busy, abs=0.002)
+            assert {key: steps[number][key] for key in step} == pytest.approx(step, abs=0.002)

@@ -67,7 +67,8 @@ def summarize_trace(window: Window) -> str:
         values, unit = units.durations([step.duration_us for step in complete])
         lines.append(f"  steps    {' '.join(values)} {unit}")
         loading = sum(step.data_loading_us for step in complete) / sum(step.duration_us for step in complete)
-        lines.append(f"  data     {units.percent(loading)} of the step inside the data loader")
+        if loading:  # a trace without the loader's ranges does not tell
+            lines.append(f"  data     {units.percent(loading)} of these steps went by inside the data loader")
     lines += [_device_line(window, position) for position in range(len(window.devices))]
     if window.memory is not None:
         for index, peak in window.memory.peak_allocated_bytes.items():
@@ -160,7 +161,11 @@ def _device_line(window: Window, position: int) -> str:
     measured = device.window
     name = f"device {device.index}" + (f" ({device.name})" if device.name else "")
     busy = measured.busy_us / measured.duration_us if measured is not None and measured.duration_us else None
-    return (
-        f"  device   {name}: busy {units.percent(busy)}, {units.count(device.operations)} operations, "
-        f"{units.count(device.gaps)} gaps, exposed communication {units.duration(device.exposed_communication_us)}"
+    text = (
+        f"  device   {name}: busy {units.percent(busy)}, {_plural(device.operations, 'operation')}, "
+        f"{_plural(device.gaps, 'gap')}"
     )
+    if not device.communication_us:
+        return text
+    exposed, communication = units.duration(device.exposed_communication_us), units.duration(device.communication_us)
+    return f"{text}, communication {communication} of which {exposed} exposed"
