@@ -3,7 +3,8 @@
 ``python benchmarks/overhead.py`` prints three tables. All variants run interleaved in one process, in shuffled
 order, and each is compared with its neighbours of the same round, because machines drift. Times are taken by a
 stopwatch of its own: the time between two calls of ``training_step``. torch uses one thread, as its thread pool
-would add more noise than what is measured here.
+would add more noise than what is measured here. The second table has the finest comparison, and the CPU time of the
+training thread beside the wall time: other programs on the machine disturb it least.
 """
 # ruff: noqa: ARG002, D102 - Lightning fixes the signatures of hooks, and documents what each is called for
 
@@ -20,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's CUDA build complains on machines without a GPU
@@ -42,6 +44,7 @@ NEVER = 10**9
 FEATURES = 64
 BATCH = 32
 WARM_UP_STEPS = 20
+BLOCK = 20
 
 Saver = Callable[[profile], None]
 
@@ -55,10 +58,12 @@ class Model(LightningModule):
         self.model = nn.Sequential(*blocks, nn.Linear(FEATURES, 1))
         self.on_step = on_step
         self.began_ns: list[int] = []
+        self.cpu_ns: list[int] = []
 
     def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
         """Loss of one batch."""
         self.began_ns.append(time.perf_counter_ns())
+        self.cpu_ns.append(time.thread_time_ns())
         if self.on_step is not None:
             self.on_step(batch_idx)
         return self.model(batch[0]).square().mean()
@@ -70,7 +75,12 @@ class Model(LightningModule):
     @property
     def steps_us(self) -> list[float]:
         """Time from each training step to the next, microseconds."""
-        return [(end - start) / 1e3 for start, end in zip(self.began_ns, self.began_ns[1:], strict=False)]
+        return [(end - start) / 1e3 for start, end in pairwise(self.began_ns)]
+
+    @property
+    def cpu_us(self) -> list[float]:
+        """CPU time of the training thread from each training step to the next, microseconds."""
+        return [(end - start) / 1e3 for start, end in pairwise(self.cpu_ns)]
 
 
 @dataclass(frozen=True)
@@ -205,18 +215,23 @@ class _Attach(Callback):
         trainer.profiler, trainer.callbacks = self.switch.states[0]
 
 
-def measure_switching(folder: str, blocks: int, block: int) -> tuple[list[float], list[float]]:
-    """Median step time of each block with the callback, and of the block without that follows it, microseconds."""
+def measure_switching(folder: str, pairs: int, block: int) -> Model:
+    """A fit whose blocks of steps run with the callback and without it in turn."""
     perf = perf_callback(folder, NEVER, 1)
     switch = Switch(block)
     model = Model(layers=3, on_step=switch)
-    fit(model, Variant(callbacks=[perf, _Attach(switch, perf)]), 2 * (blocks + 1) * block + 1)
-    # The first steps of a block may still see the change; the first two blocks warm up.
-    steps = model.steps_us
-    medians = [
-        statistics.median(steps[start + 3 : start + block]) for start in range(2 * block, len(steps) - block + 1, block)
-    ]
-    return medians[0::2], medians[1::2]
+    fit(model, Variant(callbacks=[perf, _Attach(switch, perf)]), 2 * (pairs + 1) * block + 1)
+    return model
+
+
+def switching_row(name: str, steps_us: list[float], block: int) -> list[str]:
+    """Medians of the blocks with and without, and the difference of neighbours."""
+    # The first two blocks warm up, and the first steps of a block may still see the change.
+    starts = range(2 * block, len(steps_us) - block + 1, block)
+    medians = [statistics.median(steps_us[start + 3 : start + block]) for start in starts]
+    with_it, without = medians[0::2], medians[1::2]
+    added = [one - other for one, other in zip(with_it, without, strict=True)]
+    return [name, with_spread(with_it, 0), with_spread(without, 0), with_spread(added, 1, sign=True)]
 
 
 # 3. The stall at a window's end
@@ -312,13 +327,13 @@ def main() -> None:
     """Print the three tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="how often each variant runs (%(default)s)")
-    parser.add_argument("--steps", type=int, default=200, help="steps of each run of the first table (%(default)s)")
-    parser.add_argument("--blocks", type=int, default=100, help="blocks of the second table (%(default)s)")
+    parser.add_argument("--steps", type=int, default=120, help="steps of each run of the first table (%(default)s)")
+    parser.add_argument("--pairs", type=int, default=250, help="pairs of blocks of the second table (%(default)s)")
     parser.add_argument("--active", type=int, default=10, help="recorded steps of the third table (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="only show that it works; the figures mean nothing")
     options = parser.parse_args()
     if options.quick:
-        options.rounds, options.steps, options.blocks, options.active = 1, 30, 2, 2
+        options.rounds, options.steps, options.pairs, options.active = 1, 30, 2, 2
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
@@ -328,11 +343,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         print("Step time\n", flush=True)
         print(step_table(measure_steps(folder, options.rounds, options.steps)), flush=True)
-        with_it, without = measure_switching(folder, options.blocks, block=20)
-        added = [one - other for one, other in zip(with_it, without, strict=True)]
-        print("\nThe same within one fit, PerfCallback (outside its window) switched on and off every 20 steps\n")
-        row = [with_spread(with_it, 0), with_spread(without, 0), with_spread(added, 1, sign=True)]
-        print(table(["", "on, µs", "off, µs", "added, µs"], [["step", *row]]), flush=True)
+        model = measure_switching(folder, options.pairs, BLOCK)
+        print(f"\nThe same within one fit: PerfCallback, outside its window, in and out every {BLOCK} steps\n")
+        rows = [switching_row("wall time", model.steps_us, BLOCK), switching_row("CPU time", model.cpu_us, BLOCK)]
+        print(table(["step", "with, µs", "without, µs", "added, µs"], rows), flush=True)
         print("\nStall at a window's end: how long training is held up\n", flush=True)
         Path(folder, "perf").mkdir(exist_ok=True)
         print(stall_table(measure_stalls(folder, options.rounds, options.active)))
