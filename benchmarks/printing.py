@@ -38,13 +38,12 @@ def machine(packages: Sequence[str]) -> str:
     return f"{_processor()}, {os.cpu_count()} cores; {', '.join(versions)}"
 
 
-def command() -> str:
-    """The command that prints this, as typed from the repository's root."""
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_plain, sys.argv[1:])])
-
-
-def _plain(argument: str) -> str:
-    return Path(argument).name if os.sep in argument else argument
+def command(files: Sequence[Path] = ()) -> str:
+    """The command that prints this, as typed from the repository's root; ``FILE...`` for what names files."""
+    arguments = [argument for argument in sys.argv[1:] if Path(argument) not in files]
+    # A path says more about the machine than about the benchmark.
+    plain = [Path(argument).name if os.sep in argument else argument for argument in arguments]
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *(["FILE..."] if files else []), *plain])
 
 
 def _version(package: str) -> str:

@@ -1,6 +1,6 @@
 """How fast and in how much memory traces are read: this package, the floor beneath it, and other tools.
 
-``python benchmarks/speed.py TRACE...`` prints one table. Without a trace it uses one that it records itself.
+``python benchmarks/speed.py FILE...`` prints one table. Without a file it uses one that it records itself.
 The floor is what no reader of these files can go below: unpacking, and the typed JSON decode that ``decode`` uses.
 Every measurement runs in a process of its own, interleaved with the others. Time excludes imports; memory is the
 process's peak resident size less that after the imports.
@@ -32,6 +32,8 @@ Facts = dict[str, int | float | str]
 Tool = Callable[[Path], Facts]
 
 MIB = 1 << 20
+MEANINGFUL = 1_000_000
+"""Bytes of JSON from which on ratios are given."""
 UNKNOWN = "-"
 
 
@@ -57,8 +59,11 @@ def floor() -> Tool:
 
 def ours() -> Tool:
     """Decode and measure."""
+    # The first call would import these; numpy.ma is numpy's own doing.
+    import numpy.ma  # noqa: F401
+
     import lightning_perf.decode.reader
-    import lightning_perf.measure.window  # noqa: F401 - analyze_trace imports both when it is called
+    import lightning_perf.measure.window  # noqa: F401
     from lightning_perf.pipeline import analyze_trace
 
     def run(trace: Path) -> Facts:
@@ -210,7 +215,7 @@ def measure(traces: Sequence[Path], pythons: dict[str, str], repeat: int) -> dic
             _progress(f"round {number + 1} of {repeat}: {done + 1} of {len(jobs)}")
             result = results[trace, tool]
             if result.error is None:
-                result.facts.append(in_a_process(pythons[tool], tool, trace))
+                result.facts.append(in_a_process(pythons[tool], tool, trace.resolve()))
     _progress("")
     return results
 
@@ -233,9 +238,9 @@ def results_table(traces: Sequence[Path], results: dict[tuple[Path, str], Result
                 _number(floors.median("events"), 1, 0),
                 _seconds(floors),
                 _seconds(our),
-                _ratio(our.median("seconds"), floors.median("seconds")),
+                _ratio(our.median("seconds"), floors.median("seconds"), size),
                 _number(peak, 1 / MIB, 0),
-                _ratio(peak, size),
+                _ratio(peak, size, size),
                 *(cell for tool in ("HTA", "torch-tb-profiler") for cell in _other(results[trace, tool])),
             ]
         )
@@ -256,8 +261,9 @@ def _number(value: float | None, factor: float, digits: int) -> str:
     return UNKNOWN if value is None else f"{value * factor:,.{digits}f}"
 
 
-def _ratio(value: float | None, base: float | None) -> str:
-    return UNKNOWN if value is None or not base else f"{value / base:.1f}"
+def _ratio(value: float | None, base: float | None, size: float | None) -> str:
+    """A ratio, where the trace is large enough for it to mean something: else fixed costs of milliseconds decide."""
+    return UNKNOWN if value is None or not base or size is None or size < MEANINGFUL else f"{value / base:.1f}"
 
 
 def pythons_of(hta_python: str | None) -> dict[str, str]:
@@ -297,7 +303,7 @@ def cpu_check(python: str | None, trace: Path) -> str:
 def main() -> None:
     """Print the table and what HTA makes of a CPU trace."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("traces", nargs="*", type=Path, metavar="TRACE", help="trace files, or folders of them")
+    parser.add_argument("traces", nargs="*", type=Path, metavar="FILE", help="trace files, or folders of them")
     parser.add_argument("--repeat", type=int, default=5, help="repetitions, of which medians are shown (%(default)s)")
     parser.add_argument("--hta-python", metavar="PYTHON", help="Python of an environment that has HTA")
     parser.add_argument("--quick", action="store_true", help="one repetition")
@@ -315,7 +321,7 @@ def main() -> None:
         traces = traces_at(options.traces) or [recorded]
         results = measure(traces, pythons, repeat)
         packages = ["numpy", "msgspec", "torch-tb-profiler"]
-        print(f"`{command()}`\n\n{machine(packages)}; medians of {repeat}\n")
+        print(f"`{command(options.traces)}`\n\n{machine(packages)}; medians of {repeat}\n")
         print(results_table(traces, results))
         missing = [tool for tool in MEASURED if tool not in pythons]
         if missing:
