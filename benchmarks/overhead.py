@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -129,7 +130,7 @@ def lightnings_pytorch_profiler(folder: str, first: int, active: int) -> PyTorch
 
 def step_variants(folder: str, steps: int) -> dict[str, Callable[[], Variant]]:
     """Rows of the first table; the first one is what the others are compared with."""
-    return {
+    variants = {
         "nothing": Variant,
         "PerfCallback, outside its window": lambda: Variant(callbacks=[perf_callback(folder, NEVER, 1)]),
         "SimpleProfiler": lambda: Variant(profiler=SimpleProfiler(dirpath=folder, filename="simple")),
@@ -139,6 +140,9 @@ def step_variants(folder: str, steps: int) -> dict[str, Callable[[], Variant]]:
         "PerfCallback, in its window": lambda: Variant(callbacks=[perf_callback(folder, 0, steps)]),
         "PyTorchProfiler, in its window": lambda: Variant(lightnings_pytorch_profiler(folder, 0, steps)),
     }
+    if find_spec("psutil") is None:  # without it, it refuses to run on a CPU
+        del variants["DeviceStatsMonitor, every step"]
+    return variants
 
 
 def measure_steps(folder: str, rounds: int, steps: int) -> dict[str, list[float]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-
-import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -32,14 +31,13 @@ def tables(script: str, *arguments: str | Path) -> list[list[str]]:
 
 
 def test_overhead_prints_its_tables() -> None:
-    pytest.importorskip("psutil", reason="DeviceStatsMonitor needs it")
     steps, switching, stalls = tables("overhead.py", "--quick")
     assert steps == [
         "nothing",
         "PerfCallback, outside its window",
         "SimpleProfiler",
         "PyTorchProfiler, after its window",
-        "DeviceStatsMonitor, every step",
+        *(["DeviceStatsMonitor, every step"] if find_spec("psutil") else []),
         "PerfCallback, in its window",
         "PyTorchProfiler, in its window",
     ]
