@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, cast
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 import msgspec
 
@@ -23,7 +23,7 @@ from lightning_perf.capture.instrument import Instrument, instrument
 from lightning_perf.capture.profiler import Recording, SavedWindow
 from lightning_perf.capture.session import Session
 from lightning_perf.capture.window import Schedule, fit_to, schedule_from
-from lightning_perf.errors import ConfigError, PerfError
+from lightning_perf.errors import ConfigError
 from lightning_perf.measure.analysis import Analysis, Loop, Window
 from lightning_perf.measure.loop import measure_loop
 from lightning_perf.names import STAGES, Stage
@@ -44,13 +44,17 @@ else:
 log = logging.getLogger("lightning_perf")
 
 P = ParamSpec("P")
+R = TypeVar("R")
+
+_UNUSED_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
+"""Lightning times and calls every hook of every callback, these in each step, unless it is not callable."""
 
 
 class _ClockProfiler(Profiler):
     """The loop clock in the place of ``trainer.profiler``. Everything but spans goes to the user's own."""
 
     def __init__(self, clock: LoopClock, user: Profiler) -> None:
-        super().__init__(dirpath=user.dirpath, filename=user.filename)
+        super().__init__(dirpath=getattr(user, "dirpath", None), filename=getattr(user, "filename", None))
         self.user = user
         # On the instance, past Lightning's generator.
         self.profile = clock.entry  # type: ignore[method-assign, assignment]
@@ -74,16 +78,25 @@ class _ClockProfiler(Profiler):
     def teardown(self, stage: str | None) -> None:
         """Nothing to close here; the trainer closes the user's profiler once it is back."""
 
+    def __reduce__(self) -> tuple[Callable[[Profiler], Profiler], tuple[Profiler]]:
+        """Copied or pickled, for a worker process say, it is the user's own profiler again."""
+        return _same, (self.user,)
+
     def __getattr__(self, name: str) -> object:
-        if "user" not in self.__dict__:  # while it is being copied or unpickled
+        if "user" not in self.__dict__:  # while it is being made
             raise AttributeError(name)
         return getattr(self.user, name)
+
+
+def _same(profiler: Profiler) -> Profiler:
+    return profiler
 
 
 @dataclass
 class _Run:
     """What lives while one stage runs, and is gone afterwards."""
 
+    trainer: Trainer
     stage: Stage
     clock: LoopClock
     session: Session
@@ -92,20 +105,72 @@ class _Run:
     folder: Path | None
     background: Background[Window]
 
+    def failed(self, error: Exception) -> None:
+        """Something beside the clock went wrong: say it, remember it, go on."""
+        text = f"{type(error).__name__}: {error}"
+        log.warning("lightning-perf: %s; training and measuring go on", text)
+        self.session.note(text)
+
+
+def _attempt(action: Callable[[], R], otherwise: Callable[[Exception], R]) -> R:
+    """The one guard between a measuring tool and the run that it measures."""
+    try:
+        return action()
+    except Exception as error:  # noqa: BLE001
+        return otherwise(error)
+
 
 def _guarded(
     hook: Callable[Concatenate[PerfCallback, Trainer, P], None],
 ) -> Callable[Concatenate[PerfCallback, Trainer, P], None]:
-    """Keep what goes wrong in here away from the training run: say it once, put everything back, stay out."""
+    """Keep what goes wrong in here away from the run: say it once, put everything back, stay out."""
 
     @functools.wraps(hook)
     def guarded(self: PerfCallback, trainer: Trainer, *args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            hook(self, trainer, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - the one guard between a measuring tool and the run it measures
-            self._give_up(trainer, error)
+        _attempt(lambda: hook(self, trainer, *args, **kwargs), self._give_up)
 
     return cast("Callable[Concatenate[PerfCallback, Trainer, P], None]", guarded)
+
+
+BatchStart = Callable[["PerfCallback", "Trainer", "LightningModule", object, int, int], None]
+BatchEnd = Callable[["PerfCallback", "Trainer", "LightningModule", object, object, int, int], None]
+
+
+def _batch_hooks(stage: Stage) -> tuple[BatchStart, BatchEnd]:
+    """The hooks of a batch in a stage."""
+
+    @_guarded
+    def on_batch_start(
+        self: PerfCallback,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: object,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        run = self._run
+        if run is not None and run.stage == stage:
+            run.clock.batch_size = environment.batch_size(batch)
+
+    @_guarded
+    def on_batch_end(
+        self: PerfCallback,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        run = self._run
+        if run is None or run.stage != stage:
+            return
+        if run.clock.batch_size is None:  # with dataloader_iter the batch is known only now
+            run.clock.batch_size = environment.batch_size(batch)
+        for window in run.background.newly_analyzed():
+            self._log(run, scalars.device_scalars(window))
+
+    return on_batch_start, on_batch_end
 
 
 class PerfCallback(Callback):
@@ -129,7 +194,8 @@ class PerfCallback(Callback):
         with_stack: record Python stacks; slows the recorded steps down.
         profile_memory: record allocations; slows the recorded steps down.
         module_depth: label the forward of modules down to this depth in the traces, 0 for none.
-        ranks: ranks that measure and record; default rank 0 only.
+        ranks: ranks that measure and record; default rank 0 only. The first of them shows the summary; whether
+            a rank's scalars are kept is up to the logger, and most keep those of rank 0.
         log_metrics: send scalars to the trainer's loggers.
         summary: show the summary at the end.
 
@@ -167,18 +233,15 @@ class PerfCallback(Callback):
         self.summary = summary
         self.analysis: Analysis | None = None
         self._run: _Run | None = None
+        for hook in _UNUSED_HOOKS:
+            if getattr(type(self), hook) is getattr(Callback, hook):
+                setattr(self, hook, None)
 
     def __getstate__(self) -> dict[str, object]:
-        """Settings and the last analysis; a running clock and profiler belong to one process."""
-        return {**self.__dict__, "_run": None}
+        """Settings and the last analysis: a clock and a profiler belong to one process, ``log`` to the model."""
+        return {name: value for name, value in vars(self).items() if name not in ("log", "log_dict")} | {"_run": None}
 
-    # Lightning calls every hook of every callback, four of them a step for nothing here. It skips what is not callable.
-    on_before_zero_grad = None  # type: ignore[assignment]
-    on_before_backward = None  # type: ignore[assignment]
-    on_after_backward = None  # type: ignore[assignment]
-    on_before_optimizer_step = None  # type: ignore[assignment]
-
-    # Hooks: every stage
+    # Hooks: begin and end of a stage
 
     @_guarded
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -186,8 +249,8 @@ class PerfCallback(Callback):
         log_dir = trainer.log_dir  # a collective call: on every rank, before anything that some ranks skip
         if trainer.global_rank not in self.ranks:
             return
-        if self._run is not None:  # the last stage ended without teardown or on_exception
-            self._put_back(trainer, self._run)
+        if self._run is not None and not self._is_over(self._run, trainer):
+            return  # a stage inside the one that is measured, for example trainer.validate in a hook: part of it
         user = cast("Profiler", trainer.profiler)  # type: ignore[attr-defined]
         if isinstance(user, _ClockProfiler):
             log.warning("lightning-perf: this trainer has two PerfCallbacks; the second one does nothing")
@@ -198,136 +261,57 @@ class PerfCallback(Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Finish: analyse, write, log, show."""
         run = self._run
-        if run is None:
+        if run is None or run.trainer is not trainer or run.stage != _stage(stage):
             return
-        info = self._stop(trainer, pl_module, run, interrupted=False)
-        self.analysis = Analysis(run=info, loop=_loop(info), windows=_windows(run))
-        if run.folder is not None:
-            write_json(run.folder / rank_file(ANALYSIS_FILE, info.rank), self.analysis)
-        self._log(trainer, run.stage, scalars.all_scalars(self.analysis))
-        if self.summary and trainer.is_global_zero:
+        info = self._stop(run, pl_module, interrupted=False)
+        if run.session.schedule is None:
+            return  # the loop never ran: a learning rate finder's own fit, or no batches
+        self.analysis = Analysis(run=info, loop=_loop(info), windows=[])
+        windows = run.background.analyses(lambda path: _attempt(lambda: analyze_trace(path), run.failed))
+        windows = [msgspec.structs.replace(window, trace=Path(window.trace).name) for window in windows]
+        self.analysis = msgspec.structs.replace(self.analysis, windows=windows)
+        self._write(run, ANALYSIS_FILE, self.analysis)
+        self._log(run, scalars.all_scalars(self.analysis))
+        if self.summary and trainer.global_rank == min(self.ranks):
             console.emit("\n" + console.summarize_run(self.analysis, run.folder))
 
     @_guarded
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """The run failed or was interrupted: keep what was recorded, with no long work."""
         run = self._run
-        if run is None:
+        if run is None or run.trainer is not trainer:
             return
         run.session.note(f"the run was ended by {type(exception).__name__}")
-        info = self._stop(trainer, pl_module, run, interrupted=True)
+        info = self._stop(run, pl_module, interrupted=True)
         self.analysis = Analysis(run=info, loop=_loop(info), windows=[])
-        if self.summary and trainer.is_global_zero and run.folder is not None and info.windows:
-            log.warning(
-                "lightning-perf: what was recorded is kept; read it with: lightning-perf analyze %s", run.folder
-            )
+        if self.summary and info.windows and trainer.global_rank == min(self.ranks):
+            log.warning("lightning-perf: what was recorded is kept: lightning-perf analyze %s", run.folder)
 
     # Hooks: the loops
 
     @_guarded
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._choose_schedule(trainer, pl_module, "fit")
+        self._loop_begins(pl_module, "fit")
 
     @_guarded
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._choose_schedule(trainer, pl_module, "validate")
+        self._loop_begins(pl_module, "validate")
 
     @_guarded
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._choose_schedule(trainer, pl_module, "test")
+        self._loop_begins(pl_module, "test")
 
     @_guarded
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._choose_schedule(trainer, pl_module, "predict")
+        self._loop_begins(pl_module, "predict")
 
-    @_guarded
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        self._batch_begins("fit", batch)
+    # The training loop gives no dataloader_idx.
+    on_train_batch_start, on_train_batch_end = _batch_hooks("fit")  # type: ignore[assignment]
+    on_validation_batch_start, on_validation_batch_end = _batch_hooks("validate")  # type: ignore[assignment]
+    on_test_batch_start, on_test_batch_end = _batch_hooks("test")  # type: ignore[assignment]
+    on_predict_batch_start, on_predict_batch_end = _batch_hooks("predict")  # type: ignore[assignment]
 
-    @_guarded
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
-    ) -> None:
-        self._batch_ends(trainer, "fit", batch)
-
-    @_guarded
-    def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._batch_begins("validate", batch)
-
-    @_guarded
-    def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: object,
-        batch: object,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        self._batch_ends(trainer, "validate", batch)
-
-    @_guarded
-    def on_test_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._batch_begins("test", batch)
-
-    @_guarded
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: object,
-        batch: object,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        self._batch_ends(trainer, "test", batch)
-
-    @_guarded
-    def on_predict_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._batch_begins("predict", batch)
-
-    @_guarded
-    def on_predict_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: object,
-        batch: object,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        self._batch_ends(trainer, "predict", batch)
-
-    def _choose_schedule(self, trainer: Trainer, module: LightningModule, stage: Stage) -> None:
-        run = self._run
-        if run is None or run.stage != stage:
-            return
-        steps = environment.total_steps(trainer, module, stage)
-        run.session.schedule = self.schedule or fit_to(steps)
-        if self.schedule is None and run.session.schedule != Schedule():
-            run.session.note(f"the run has only {steps} steps: recording {run.session.schedule.active} of them")
-
-    def _batch_begins(self, stage: Stage, batch: object) -> None:
-        run = self._run
-        if run is not None and run.stage == stage:
-            run.clock.batch_size = environment.batch_size(batch)
-
-    def _batch_ends(self, trainer: Trainer, stage: Stage, batch: object) -> None:
-        run = self._run
-        if run is None or run.stage != stage:
-            return
-        if run.clock.batch_size is None:  # with dataloader_iter the batch is known only now
-            run.clock.batch_size = environment.batch_size(batch)
-        for window in run.background.newly_analyzed():
-            self._log(trainer, stage, scalars.device_scalars(window))
-
-    # Begin and end of a stage
+    # A stage
 
     def _begin(
         self, trainer: Trainer, module: LightningModule, stage: Stage, user: Profiler, log_dir: str | None
@@ -341,7 +325,7 @@ class PerfCallback(Callback):
             rank=trainer.global_rank,
             module=module,
             module_depth=self.module_depth,
-            on_saved=lambda saved: self._window_saved(trainer, saved),
+            on_saved=self._window_saved,
         )
         if why_not:
             session.note(why_not)
@@ -351,8 +335,9 @@ class PerfCallback(Callback):
         if any(kind.__name__ == "PyTorchProfiler" for kind in type(user).__mro__):
             session.folder = None
             session.note("no trace was recorded: the trainer's own PyTorchProfiler is in use, and two cannot run")
-        clock.on_boundary = lambda step: self._boundary(trainer, step)
+        clock.on_boundary = self._boundary
         self._run = _Run(
+            trainer=trainer,
             stage=stage,
             clock=clock,
             session=session,
@@ -368,57 +353,89 @@ class PerfCallback(Callback):
         """Folder of a stage's files, or None and the reason."""
         if self.dirpath is None and trainer.fast_dev_run:  # type: ignore[attr-defined]
             return None, "fast_dev_run: nothing was written; set dirpath to record traces in it"
-        base = self.dirpath if self.dirpath is not None else str(Path(log_dir or trainer.default_root_dir) / "perf")
+        base = self.dirpath or log_dir or trainer.default_root_dir
         if "://" in base:
             return None, f"nothing was written: {base} is not a local folder; set dirpath to one"
-        return Path(base) if stage == "fit" else Path(base) / stage, None
+        folder = Path(base) if self.dirpath else Path(base) / "perf"
+        # Absolute, as the run may change its working directory.
+        return (folder if stage == "fit" else folder / stage).absolute(), None
 
-    def _stop(self, trainer: Trainer, module: LightningModule, run: _Run, *, interrupted: bool) -> RunInfo:
-        """End the capture, put everything back, and write ``run.json``."""
-        run.session.finish()
+    def _loop_begins(self, module: LightningModule, stage: Stage) -> None:
+        run = self._run
+        if run is None or run.stage != stage or run.session.schedule is not None:
+            return
+        run.clock.start_afresh()
+        steps = environment.total_steps(run.trainer, module, stage)
+        run.session.schedule = self.schedule or fit_to(steps)
+        if self.schedule is None and run.session.schedule != Schedule():
+            run.session.note(f"the run has only {steps} steps: recording {run.session.schedule.active} of them")
+
+    def _stop(self, run: _Run, module: LightningModule, *, interrupted: bool) -> RunInfo:
+        """End the capture, put everything back, and write ``run.json`` unless the loop never began."""
+        _attempt(run.session.finish, run.failed)
         loop = run.clock.finish()
-        self._put_back(trainer, run)
+        self._put_back(run)
         windows = run.background.finish(in_a_hurry=interrupted)
         info = environment.describe_run(
-            trainer,
-            module,
-            run.stage,
-            loop=loop,
-            windows=windows,
-            notes=run.session.notes,
+            run.trainer, module, run.stage, loop=loop, windows=windows, notes=run.session.notes
         )
-        if run.folder is not None:
-            write_json(run.folder / rank_file(RUN_FILE, info.rank), info, keep_older=True)
+        if run.session.schedule is not None:
+            self._write(run, RUN_FILE, info, keep_older=True)
         return info
 
-    def _put_back(self, trainer: Trainer, run: _Run) -> None:
+    def _write(self, run: _Run, name: str, record: RunInfo | Analysis, *, keep_older: bool = False) -> None:
+        if run.folder is not None:
+            path = run.folder / rank_file(name, run.trainer.global_rank)
+            _attempt(lambda: write_json(path, record, keep_older=keep_older), run.failed)
+
+    def _is_over(self, run: _Run, trainer: Trainer) -> bool:
+        """Whether a run that was never finished is over; if so it is dropped here, and its profiler stopped.
+
+        On the same trainer, a stage that is set up inside another one has more spans open around it than the one
+        of ``setup`` itself. Another trainer knows its own state.
+        """
+        alive = run.clock.depth > 1 if run.trainer is trainer else run.trainer.state.status == "running"
+        if not alive:
+            self._drop(run)
+        return not alive
+
+    def _drop(self, run: _Run) -> None:
+        self._put_back(run)
+        _attempt(run.session.abandon, run.failed)
+        run.background.abandon()
+
+    def _put_back(self, run: _Run) -> None:
         self._run = None
         run.clock.on_boundary = None
+        if run.trainer.profiler is run.profiler:  # type: ignore[attr-defined]
+            run.trainer.profiler = run.profiler.user  # type: ignore[attr-defined]
         run.instrument.restore()
-        if trainer.profiler is run.profiler:  # type: ignore[attr-defined]
-            trainer.profiler = run.profiler.user  # type: ignore[attr-defined]
 
-    def _give_up(self, trainer: Trainer, error: Exception) -> None:
+    def _give_up(self, error: Exception) -> None:
         log.warning(
             "lightning-perf: measuring stopped (%s: %s); training goes on. Please report this.",
             type(error).__name__,
             error,
-            exc_info=not isinstance(error, (PerfError, OSError)),
+            exc_info=error,
         )
-        run = self._run
-        if run is not None:
-            self._put_back(trainer, run)
-            run.session.abandon()
-            run.background.abandon()
+        if self._run is not None:
+            self._drop(self._run)
 
     # Windows
 
-    @_guarded
-    def _boundary(self, trainer: Trainer, next_step: int | None) -> None:
-        if self._run is not None:
-            self._run.session.boundary(next_step)
+    def _boundary(self, next_step: int | None) -> None:
+        run = self._run
+        if run is not None:
+            _attempt(lambda: run.session.boundary(next_step), self._no_more_windows)
 
-    def _window_saved(self, trainer: Trainer, saved: SavedWindow) -> None:
+    def _no_more_windows(self, error: Exception) -> None:
+        """A window failed: the clock goes on without."""
+        run = self._run
+        if run is not None:
+            run.failed(error)
+            _attempt(run.session.abandon, run.failed)
+
+    def _window_saved(self, saved: SavedWindow) -> None:
         """On the training thread, between two steps: log what the clock knows, leave the rest to other threads."""
         run = self._run
         if run is None:
@@ -427,19 +444,21 @@ class PerfCallback(Callback):
             trace=saved.path.name,
             first_step=saved.first_step,
             last_step=saved.last_step,
-            rank=trainer.global_rank,
-            global_step=_logging_step(trainer),
+            rank=run.trainer.global_rank,
+            global_step=_logging_step(run.trainer),
         )
         run.background.take(saved, record, analyze=bool(memory.devices()))
         loop = measure_loop(run.clock.record())
-        self._log(trainer, run.stage, {**scalars.loop_scalars(loop), **scalars.memory_scalars(memory.memory_peaks())})
+        self._log(run, {**scalars.loop_scalars(loop), **scalars.memory_scalars(memory.memory_peaks())})
 
-    def _log(self, trainer: Trainer, stage: Stage, figures: dict[str, float | None]) -> None:
-        if not self.log_metrics or not figures:
+    def _log(self, run: _Run, figures: dict[str, float | None]) -> None:
+        if not self.log_metrics:
             return
-        for logger in trainer.loggers:
-            separator = getattr(logger, "group_separator", "/")
-            logger.log_metrics(scalars.named(figures, stage, separator), step=_logging_step(trainer))
+        for logger in run.trainer.loggers:
+            named = scalars.named(figures, run.stage, getattr(logger, "group_separator", "/"))
+            if named:
+                step = _logging_step(run.trainer)
+                _attempt(functools.partial(logger.log_metrics, named, step=step), run.failed)
 
 
 def _stage(name: str) -> Stage:
@@ -455,9 +474,3 @@ def _logging_step(trainer: Trainer) -> int:
 
 def _loop(info: RunInfo) -> Loop | None:
     return measure_loop(info.loop) if info.loop is not None else None
-
-
-def _windows(run: _Run) -> list[Window]:
-    """The run's windows, named as their files in its folder."""
-    windows = run.background.analyses(analyze_trace)
-    return [msgspec.structs.replace(window, trace=Path(window.trace).name) for window in windows]

@@ -31,6 +31,9 @@ STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 LABEL_PREFIX: Final = "perf/"
 """Start of every label that the callback writes into a trace."""
 
+CUT_LABEL: Final = "perf/other/cut"
+"""Mark inside a step that recording ended before the step did: such a step is not complete."""
+
 METRIC_GROUP: Final = "perf"
 
 _UNSAFE_IN_METRIC = re.compile(r"[^A-Za-z0-9_./ -]")

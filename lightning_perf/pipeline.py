@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 TRACE_PATTERNS = ("*.pt.trace.json", "*.pt.trace.json.gz")
 """Names of traces inside a folder: what torch's and our handlers write, and what torch-tb-profiler reads."""
 
+RANK_FILES = "run.rank*.json"
+
 
 def analyze(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -100,7 +102,7 @@ def find_traces(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     found = sorted(trace for pattern in TRACE_PATTERNS for trace in path.rglob(pattern) if not _hidden(trace, path))
-    if not found and not (path / RUN_FILE).is_file():
+    if not found and _run_of(path) is None:
         raise TraceError(
             f"{path}: no trace in this folder; expected files named {' or '.join(TRACE_PATTERNS)}. "
             "Name a trace file, or a folder that PerfCallback or torch.profiler wrote."
@@ -113,10 +115,12 @@ def _hidden(trace: Path, folder: Path) -> bool:
 
 
 def _run_of(path: Path) -> RunInfo | None:
-    """Facts of the run whose folder, or log folder, a path names."""
+    """Facts of the run whose folder, or log folder, a path names; of its lowest rank if several wrote theirs."""
     for folder in (path, path / "perf"):
-        if (folder / RUN_FILE).is_file():
-            return read_run(folder / RUN_FILE)
+        records = [folder / RUN_FILE, *sorted(folder.glob(RANK_FILES))]
+        found = next((record for record in records if record.is_file()), None)
+        if found is not None:
+            return read_run(found)
     return None
 
 

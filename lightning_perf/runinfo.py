@@ -72,7 +72,7 @@ class Flags(Record, frozen=True, kw_only=True):
     deterministic_algorithms: bool
     matmul_tf32: bool | None
     cudnn_tf32: bool | None
-    float32_matmul_precision: str
+    float32_matmul_precision: str | None
     detect_anomaly: bool
     compiled: bool
     channels_last: bool | None
@@ -167,7 +167,7 @@ class LoopRecord(Record, frozen=True, kw_only=True):
     ``plain`` sums the steps that ran without torch.profiler, ``traced`` those that ran under it (its warm-up
     included). ``outside_ns`` is the wall time of the stage that belongs to no step (set-up, the epoch's ends,
     writing traces), ``profiler_ns`` the part of it spent starting, stopping and saving torch.profiler. ``epoch_starts``
-    holds the latest 8192 epochs.
+    holds the latest 4096 epochs.
     """
 
     plain: StepTotals
@@ -202,7 +202,7 @@ class RunInfo(Record, frozen=True, kw_only=True):
     versions: Versions
     cpu_count: int
     devices: list[DeviceFacts]
-    trainer: TrainerFacts
+    trainer: TrainerFacts | None
     flags: Flags
     loaders: list[LoaderFacts]
     optimizers: list[OptimizerFacts]

@@ -73,6 +73,6 @@ def run_info(*, devices: list[DeviceFacts], memory: MemoryPeaks) -> RunInfo:
             spans=[],
             epoch_starts=[],
         ),
-        windows=[WindowRecord(trace="t", first_step=14, last_step=19, rank=0, global_step=20)],
+        windows=[WindowRecord(trace="rank0.1.pt.trace.json.gz", first_step=14, last_step=19, rank=0, global_step=20)],
         notes=[],
     )

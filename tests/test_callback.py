@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import logging
 import os
@@ -18,12 +19,14 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, LearningRateFinder
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.profilers import PyTorchProfiler, SimpleProfiler
+from lightning.pytorch.tuner import Tuner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lightning_perf import ConfigError, PerfCallback
+from lightning_perf.capture.profiler import WindowProfiler
 from lightning_perf.decode.reader import read_trace
 from lightning_perf.measure.analysis import read_analysis
 from lightning_perf.names import PHASES, label
@@ -316,29 +319,318 @@ def test_keyboard_interrupt_keeps_the_window(tmp_path: Path) -> None:
     assert read_run(tmp_path / "perf" / "run.json").loop.traced.steps == 3
 
 
-def test_a_defect_of_ours_does_not_stop_the_run(
+def messages(caplog: pytest.LogCaptureFixture, level: str = "WARNING") -> list[str]:
+    records = [record for record in caplog.records if record.name == "lightning_perf"]
+    return [record.getMessage() for record in records if record.levelname == level]
+
+
+def test_a_defect_of_a_window_leaves_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def explode(*_: object) -> None:
-        raise ValueError("planted")
-
     monkeypatch.setattr("lightning_perf.capture.profiler.WindowProfiler.begin_step", explode)
     callback = PerfCallback(schedule=SHORT)
     trainer = fit(tmp_path, callback)
     assert trainer.global_step == 8
-    assert [record.levelname for record in caplog.records if record.name == "lightning_perf"] == ["WARNING"]
-    assert "measuring stopped (ValueError: planted)" in caplog.text
+    assert messages(caplog) == ["lightning-perf: ValueError: planted; training and measuring go on"]
+    assert callback.analysis.loop.steps + callback.analysis.loop.traced_steps == 8
+    assert "ValueError: planted" in callback.analysis.run.notes
+
+
+def explode(*_: object, **__: object) -> None:
+    raise ValueError("planted")
+
+
+def test_a_defect_of_ours_does_not_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lightning_perf.callback.environment.batch_size", explode)
+    trainer = fit(tmp_path, PerfCallback(schedule=SHORT))
+    assert trainer.global_step == 8
+    assert messages(caplog) == [
+        "lightning-perf: measuring stopped (ValueError: planted); training goes on. Please report this."
+    ]
     assert type(trainer.profiler).__name__ == "PassThroughProfiler"
 
 
-def test_a_folder_that_cannot_be_written_does_not_stop_the_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_cannot_be_written_costs_only_the_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "perf").write_text("in the way")
     callback = PerfCallback(schedule=SHORT, dirpath=str(tmp_path / "perf"))
-    trainer = fit(tmp_path, callback)
+    with caplog.at_level(logging.INFO, "lightning_perf"):
+        trainer = fit(tmp_path, callback)
     assert trainer.global_step == 8
-    assert "measuring stopped (FileExistsError" in caplog.text or "measuring stopped (NotADirectory" in caplog.text
+    assert callback.analysis.loop is not None
+    assert any("(% of step)" in text for text in messages(caplog, "INFO"))
+    assert any("perf/step_time_ms" in row for row in rows(trainer))
+
+
+class Broken(CSVLogger):
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        if any(key.startswith("perf/") for key in metrics):
+            raise ConnectionError("planted")
+
+
+def test_a_failing_logger_costs_only_its_own_scalars(tmp_path: Path) -> None:
+    callback = PerfCallback(schedule=SHORT)
+    trainer = fit(tmp_path, callback, logger=[Broken(tmp_path, name="broken"), CSVLogger(tmp_path, name="sound")])
+    sound = Path(trainer.loggers[1].log_dir) / "metrics.csv"
+    assert "perf/step_time_ms" in sound.read_text()
+    assert len(callback.analysis.windows) == 1
+    assert "ConnectionError: planted" in callback.analysis.run.notes
+
+
+@pytest.mark.parametrize("name", ["_flags", "_optimizer_facts", "_loader_facts", "_trainer_facts"])
+def test_facts_that_cannot_be_read_cost_only_themselves(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "_flags":
+        monkeypatch.setattr(torch, "get_float32_matmul_precision", raise_runtime_error)
+    else:
+        monkeypatch.setattr(f"lightning_perf.capture.environment.{name}", raise_runtime_error)
+    callback = PerfCallback(schedule=SHORT, summary=False)
+    trainer = fit(tmp_path, callback)
+    assert read_run(Path(trainer.log_dir) / "perf" / "run.json").loop is not None
+
+
+def raise_runtime_error(*_: object) -> None:
+    raise RuntimeError("planted")
+
+
+def test_a_run_that_changes_its_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Move(Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            os.chdir("/")
+
+    monkeypatch.chdir(tmp_path)
+    callback = PerfCallback(schedule=SHORT, dirpath="perf")
+    fit(tmp_path, callback, callbacks=[callback, Move()])
+    assert (tmp_path / "perf" / "analysis.json").is_file()
+
+
+def test_a_remote_folder_is_not_made_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    callback = PerfCallback(schedule=SHORT, dirpath="s3://bucket/run")
+    fit(tmp_path / "root", callback)
+    assert "s3://bucket/run is not a local folder" in callback.analysis.run.notes[0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["root"]
+
+
+class Profile(Net):
+    """A model that uses torch.profiler itself, in one step."""
+
+    def __init__(self, plant: Plant, how: str) -> None:
+        super().__init__(plant)
+        self.how = how
+        self.seen = 0
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        if batch_idx != 4:
+            return super().training_step(batch, batch_idx)
+        if self.how == "thread":
+            thread = threading.Thread(target=self.profile, args=(batch, None))
+            thread.start()
+            thread.join()
+            return super().training_step(batch, batch_idx)
+        return self.profile(batch, batch_idx)
+
+    def profile(self, batch: torch.Tensor, batch_idx: int | None) -> torch.Tensor:
+        make = torch.autograd.profiler.profile if self.how == "legacy" else torch.profiler.profile
+        with make() as mine:
+            loss = self.loss(batch) if batch_idx is None else super().training_step(batch, batch_idx)
+        self.seen = len(mine.key_averages())
+        return loss
+
+
+@pytest.mark.parametrize("how", ["kineto", "legacy"])
+def test_the_users_own_profiler_goes_first(how: str, tmp_path: Path) -> None:
+    """Started inside our window, which is step 3 to 5: the window ends there, and its cut step counts as none."""
+    callback = PerfCallback(schedule=SHORT, summary=False)
+    net = Profile(Plant(), how)
+    fit(tmp_path, callback, net)
+    assert net.seen > 10
+    assert "another torch profiler was started inside a window" in callback.analysis.run.notes[0]
+    (window,) = callback.analysis.windows
+    assert [(step.number, step.complete) for step in window.steps] == [(3, True), (4, False)]
+    assert callback.analysis.run.loop.plain.steps + callback.analysis.run.loop.traced.steps == 8
+
+
+def test_the_users_own_profiler_in_a_thread(tmp_path: Path) -> None:
+    done = run_script(
+        """
+        from tests.test_callback import *
+        from tests.training import *
+
+        if __name__ == "__main__":
+            callback = PerfCallback(schedule=SHORT, summary=False)
+            fit(Path("."), callback, Profile(Plant(), "thread"))
+            print(callback.analysis.run.notes, callback.analysis.windows)
+        """,
+        tmp_path,
+    )
+    assert "another torch profiler was started inside a window" in done.stdout
+
+
+def test_two_trainers_in_two_threads(tmp_path: Path) -> None:
+    done = run_script(
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        from tests.test_callback import *
+        from tests.training import *
+
+        def train(number):
+            callback = PerfCallback(schedule=SHORT, summary=False, dirpath=f"perf{number}")
+            quiet(Path("."), callbacks=[callback], logger=False).fit(Net(Plant()), loader(Plant(), 12))
+            return callback.analysis.loop.steps + callback.analysis.loop.traced_steps
+
+        if __name__ == "__main__":
+            with ThreadPoolExecutor(2) as pool:
+                print("steps", *pool.map(train, range(2)))
+        """,
+        tmp_path,
+    )
+    assert "steps" in done.stdout
+
+
+def test_the_trainer_can_be_pickled_in_mid_run(tmp_path: Path) -> None:
+    """Worker processes that are spawned get a pickle of whatever the dataset holds on to."""
+
+    class Pickles(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            logger = pickle.loads(pickle.dumps(trainer.logger))
+            assert not type(logger.log_metrics).__name__.startswith("_Timed")
+            assert type(pickle.loads(pickle.dumps(trainer.profiler))).__name__ == "PassThroughProfiler"
+            copied = copy.deepcopy(trainer.fit_loop.epoch_loop.batch_progress)
+            assert copied.current.ready == trainer.fit_loop.epoch_loop.batch_progress.current.ready
+            strategy = copy.copy(trainer._logger_connector)
+            assert strategy is not None
+
+    callback = PerfCallback(schedule=SHORT, summary=False)
+    fit(tmp_path, callback, callbacks=[callback, Pickles()])
+
+
+def test_validation_on_its_own_inside_a_fit_belongs_to_the_fit(tmp_path: Path) -> None:
+    class Validate(Callback):
+        def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+            state = trainer.state.fn, trainer.state.stage, trainer.state.status
+            trainer.validate(module, loader(Plant(), 2), verbose=False)
+            trainer.state.fn, trainer.state.stage, trainer.state.status = state
+
+    callback = PerfCallback(schedule=SHORT, summary=False)
+    fit(tmp_path, callback, callbacks=[callback, Validate()])
+    assert callback.analysis.run.stage == "fit"
+    assert callback.analysis.run.loop.plain.steps + callback.analysis.run.loop.traced.steps == 8
+
+
+def test_a_run_that_died_unseen_is_cleaned_up(tmp_path: Path) -> None:
+    """Another callback's on_exception raises before ours is called."""
+
+    class Selfish(Callback):
+        def on_exception(self, *_: Any) -> None:
+            raise OSError("planted too")
+
+    callback = PerfCallback(schedule=SHORT, summary=False)
+    with pytest.raises(OSError, match="planted too"):
+        fit(tmp_path, callback, callbacks=[Selfish(), callback, Explode(RuntimeError("planted"), 4)])
+    assert torch.autograd._profiler_enabled()
+    fit(tmp_path, callback)
+    assert len(callback.analysis.windows) == 1
+
+
+@pytest.mark.parametrize("method", ["stop", "save"])
+def test_an_interrupt_while_a_window_ends_loses_nothing(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = getattr(WindowProfiler, method)
+    calls: list[int] = []
+
+    def interrupted(self: WindowProfiler, *args: Any) -> Any:
+        result = original(self, *args)
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(WindowProfiler, method, interrupted)
+    callback = PerfCallback(schedule=SHORT, dirpath=str(tmp_path / "perf"))
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises((SystemExit, KeyboardInterrupt)):
+            fit(tmp_path, callback)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    (trace,) = (tmp_path / "perf").glob("*.pt.trace.json.gz")
+    assert len(read_trace(trace)) > 100
+    assert [window.trace for window in read_run(tmp_path / "perf" / "run.json").windows] == [trace.name]
+
+
+def test_a_subclass_may_call_super_in_any_hook(tmp_path: Path) -> None:
+    class Mine(PerfCallback):
+        def on_after_backward(self, trainer: Any, module: Any) -> None:
+            super().on_after_backward(trainer, module)
+            self.calls = getattr(self, "calls", 0) + 1
+
+    callback = Mine(schedule=SHORT, summary=False)
+    fit(tmp_path, callback)
+    assert callback.calls == 8
+
+
+def test_profile_can_be_used_as_lightnings(tmp_path: Path) -> None:
+    class Uses(Net):
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+            with self.trainer.profiler.profile("mine") as name:
+                assert name == "mine"
+            return self.trainer.profiler.profile("decorated")(super().training_step)(batch, batch_idx)
+
+    callback = PerfCallback(schedule=SHORT, summary=False)
+    fit(tmp_path, callback, Uses(Plant()))
+    assert {"forward/mine", "forward/decorated"} <= callback.analysis.loop.hooks_us.keys()
+
+
+def test_the_pickle_holds_no_model(tmp_path: Path) -> None:
+    callback = PerfCallback(schedule=SHORT, summary=False)
+    net = Net(Plant())
+    net.unpicklable = lambda: None
+    fit(tmp_path, callback, net)
+    assert pickle.loads(pickle.dumps(callback)).analysis == callback.analysis
+
+
+def test_a_learning_rate_finders_steps_are_none_of_the_run(tmp_path: Path) -> None:
+    class Tunable(Net):
+        def __init__(self, plant: Plant) -> None:
+            super().__init__(plant)
+            self.lr = 0.01
+
+    callback = PerfCallback(schedule=SHORT, summary=False)
+    finder = LearningRateFinder(num_training_steps=10)
+    trainer = fit(tmp_path, callback, Tunable(Plant()), callbacks=[callback, finder])
+    loop = callback.analysis.run.loop
+    assert loop.plain.steps + loop.traced.steps == trainer.fit_loop.epoch_loop.batch_progress.total.completed == 8
+    assert [(window.first_step, window.last_step) for window in callback.analysis.run.windows] == [(3, 5)]
+    assert loop.plain.samples == loop.plain.steps * BATCH
+
+
+def test_a_tuner_alone_leaves_no_results(tmp_path: Path) -> None:
+    class Tunable(Net):
+        def __init__(self, plant: Plant) -> None:
+            super().__init__(plant)
+            self.lr = 0.01
+
+    callback = PerfCallback(schedule=SHORT)
+    trainer = quiet(tmp_path, callbacks=[callback], logger=False)
+    Tuner(trainer).lr_find(Tunable(Plant()), loader(Plant(), 8), num_training=8)
+    assert callback.analysis is None
+    assert not (tmp_path / "perf").exists()
+
+
+def test_a_resumed_run_counts_the_steps_that_are_left(tmp_path: Path) -> None:
+    trainer = quiet(tmp_path, logger=False, max_epochs=1, enable_checkpointing=True)
+    trainer.fit(Net(Plant()), loader(Plant(), 8))
+    checkpoint = tmp_path / "after.ckpt"
+    trainer.save_checkpoint(checkpoint)
+    callback = PerfCallback(summary=False)
+    again = quiet(tmp_path, callbacks=[callback], logger=False, max_epochs=2)
+    again.fit(Net(Plant()), loader(Plant(), 8), ckpt_path=checkpoint)
+    assert callback.analysis.run.notes == ["the run has only 8 steps: recording 4 of them"]
+    assert len(callback.analysis.windows[0].steps) == 4
 
 
 def test_the_users_profiler_sees_everything_and_comes_back(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class _Job(Generic[W]):
 
 
 class Background(Generic[W]):
-    """One worker thread that takes saved windows in order.
+    """Two worker threads that take saved windows in order: one may compress while the other waits for an analysis.
 
     Args:
         analyze: analyses a trace file; must not hold the interpreter lock for long, as it runs while training does.
@@ -33,13 +33,13 @@ class Background(Generic[W]):
 
     def __init__(self, analyze: Callable[[Path], W]) -> None:
         self._analyze = analyze
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lightning-perf")
+        self._workers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="lightning-perf")
         self._jobs: list[_Job[W]] = []
 
     def take(self, saved: SavedWindow, record: WindowRecord, *, analyze: bool) -> None:
         """Compress a window, and then analyse it if asked to."""
-        path = self._worker.submit(compress, saved)
-        analysis = self._worker.submit(lambda: self._analyze(path.result())) if analyze else None
+        path = self._workers.submit(compress, saved)
+        analysis = self._workers.submit(lambda: self._analyze(path.result())) if analyze else None
         self._jobs.append(_Job(record, path, analysis))
 
     def newly_analyzed(self) -> list[W]:
@@ -56,29 +56,29 @@ class Background(Generic[W]):
         """Wait until all windows are compressed, and analysed unless in a hurry.
 
         Returns:
-            The records of all windows, with the names that their files have now.
-
-        Raises:
-            OSError: a trace could be neither compressed nor renamed.
+            The records of the windows whose files are there, with the names that they have now.
         """
         if in_a_hurry:
             for job in self._jobs:
                 if job.analysis is not None:
                     job.analysis.cancel()
-        self._worker.shutdown()
-        return [msgspec.structs.replace(job.record, trace=job.path.result().name) for job in self._jobs]
+        self._workers.shutdown(wait=not in_a_hurry)
+        return [msgspec.structs.replace(job.record, trace=job.path.result().name) for job in self._kept()]
 
-    def analyses(self, analyze: Callable[[Path], W]) -> list[W]:
-        """The analyses of all windows, after :meth:`finish`; ``analyze`` makes those that are missing."""
+    def analyses(self, analyze: Callable[[Path], W | None]) -> list[W]:
+        """The analyses of all windows, after :meth:`finish`; ``analyze`` makes those that are missing if it can."""
         results = []
-        for job in self._jobs:
+        for job in self._kept():
             done = job.analysis
-            if done is not None and not done.cancelled() and done.exception() is None:
-                results.append(done.result())
-            else:
-                results.append(analyze(job.path.result()))
+            ready = done is not None and not done.cancelled() and done.exception() is None
+            result = done.result() if done is not None and ready else analyze(job.path.result())
+            if result is not None:
+                results.append(result)
         return results
+
+    def _kept(self) -> list[_Job[W]]:
+        return [job for job in self._jobs if job.path.exception() is None]
 
     def abandon(self) -> None:
         """Let what was begun end by itself."""
-        self._worker.shutdown(wait=False)
+        self._workers.shutdown(wait=False)

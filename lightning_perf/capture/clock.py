@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from types import TracebackType
 from typing import Final, Protocol
 
@@ -52,13 +52,14 @@ class InnerProfiler(Protocol):
         """End an action."""
 
 
-class Span:
+class Span(ContextDecorator):
     """One named span in one context, and its own re-entrant context manager. ``ns`` is its time in this step."""
 
-    __slots__ = ("calls", "clock", "column", "kind", "label", "ns", "phase", "plain_ns", "traced_ns")
+    __slots__ = ("action", "calls", "clock", "column", "kind", "label", "ns", "phase", "plain_ns", "traced_ns")
 
-    def __init__(self, clock: LoopClock, kind: SpanKind, phase: Phase) -> None:
+    def __init__(self, clock: LoopClock, action: str, kind: SpanKind, phase: Phase) -> None:
         self.clock = clock
+        self.action = action
         self.kind = kind
         self.phase = phase
         self.column = PHASES.index(phase)
@@ -68,7 +69,7 @@ class Span:
         self.traced_ns = 0
         self.calls = 0
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> str:
         clock = self.clock
         now = clock.now()
         stack = clock.stack
@@ -78,6 +79,7 @@ class Span:
         self.calls += 1
         if clock.marker is not None and self.label:
             clock.marker.enter(len(stack), self.label)
+        return self.action
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -99,9 +101,9 @@ class _RoleSpan(Span):
 
     __slots__ = ()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> str:
         self.clock.role_begins(self.kind.role)
-        Span.__enter__(self)
+        return Span.__enter__(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -159,8 +161,8 @@ class LoopClock:
         self.profiler_ns = 0
         self.last = now()
         self._all: list[Span] = []
-        self.users_profiler = self._make(SpanKind("other", "other/user's profiler"))
-        self.stack: list[Span] = [self._make(SpanKind("other", "other"))]
+        self.users_profiler = self._make("", SpanKind("other", "other/user's profiler"))
+        self.stack: list[Span] = [self._make("", SpanKind("other", "other"))]
         self._inner = inner
         self._training: dict[str, Span] = {}
         self._validation: dict[str, Span] = {}
@@ -227,6 +229,22 @@ class LoopClock:
     def phase(self) -> Phase:
         """Phase that the loop is in now."""
         return self.stack[-1].phase
+
+    @property
+    def depth(self) -> int:
+        """How many spans are open."""
+        return len(self.stack) - 1
+
+    def start_afresh(self) -> None:
+        """The loop begins: forget steps that were none of its (a learning rate finder's), keep the iterator made."""
+        self._end_step()
+        self._flush_outside()
+        self._ledger = Ledger()
+        self._epoch_starts.clear()
+        self._number, self._epoch, self._epoch_begins = -1, 0, True
+        self._outside_ns = self.profiler_ns = 0
+        for span in self._all:
+            span.calls = span.plain_ns = span.traced_ns = 0
 
     def finish(self) -> LoopRecord:
         """End the last step and give everything that was kept. May be called again; later time is then included."""
@@ -390,7 +408,7 @@ class LoopClock:
         kind = classify(name, self.stage, validating=self._spans is self._validation)
         if kind.phase is None:
             return self._find_inherited(name)
-        span = self._spans[name] = self._make(kind)
+        span = self._spans[name] = self._make(name, kind)
         return span
 
     def _find_inherited(self, name: str) -> Span:
@@ -398,11 +416,11 @@ class LoopClock:
             name = "more"
         key = (name, self.phase)
         if key not in self._inherited:
-            self._inherited[key] = self._make(inherited(name, self.phase))
+            self._inherited[key] = self._make(name, inherited(name, self.phase))
         return self._inherited[key]
 
-    def _make(self, kind: SpanKind) -> Span:
+    def _make(self, action: str, kind: SpanKind) -> Span:
         make = Span if kind.role is Role.NONE else _RoleSpan
-        span = make(self, kind, kind.phase or "other")
+        span = make(self, action, kind, kind.phase or "other")
         self._all.append(span)
         return span

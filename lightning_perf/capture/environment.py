@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +20,7 @@ from lightning_perf.runinfo import (
     Flags,
     LoaderFacts,
     LoopRecord,
+    MemoryPeaks,
     OptimizerFacts,
     RunInfo,
     TrainerFacts,
@@ -42,7 +43,7 @@ def describe_run(
     windows: list[WindowRecord],
     notes: list[str],
 ) -> RunInfo:
-    """Everything about a run, as it is now."""
+    """Everything about a run, as it is now. A fact that cannot be read is left out; the loop's tables never are."""
     return RunInfo(
         created_unix_ns=time.time_ns(),
         stage=stage,
@@ -51,16 +52,24 @@ def describe_run(
         world_size=trainer.world_size,
         versions=_versions(),
         cpu_count=_usable_cpus(),
-        devices=memory.devices() or _root_device(trainer),
-        trainer=_trainer_facts(trainer, module, stage),
+        devices=_known(memory.devices, []) or _known(lambda: _root_device(trainer), []),
+        trainer=_known(lambda: _trainer_facts(trainer, module, stage), None),
         flags=_flags(module),
-        loaders=_loader_facts(trainer, stage),
-        optimizers=[_optimizer_facts(optimizer) for optimizer in trainer.optimizers] if stage == "fit" else [],
-        memory=memory.memory_peaks(),
+        loaders=_known(lambda: _loader_facts(trainer, stage), []),
+        optimizers=_known(lambda: list(map(_optimizer_facts, trainer.optimizers)), []) if stage == "fit" else [],
+        memory=_known(memory.memory_peaks, MemoryPeaks()),
         loop=loop,
         windows=windows,
         notes=notes,
     )
+
+
+def _known(read: Callable[[], T], otherwise: T) -> T:
+    """A fact, or what stands for not knowing it: objects of other libraries may lack what we ask them for."""
+    try:
+        return read()
+    except (AttributeError, TypeError, ValueError, LookupError, RuntimeError, NotImplementedError):
+        return otherwise
 
 
 def _root_device(trainer: Trainer) -> list[DeviceFacts]:
@@ -74,29 +83,40 @@ def total_steps(trainer: Trainer, module: LightningModule, stage: Stage) -> int 
     if stage != "fit":
         evaluation = trainer.test_loop if stage == "test" else trainer.validate_loop
         return _finite(sum(trainer.predict_loop.max_batches if stage == "predict" else evaluation.max_batches))
+    batches = trainer.num_training_batches
     limits: list[float] = []
-    epochs = trainer.max_epochs
-    if epochs is not None and epochs >= 0:
-        limits.append(epochs * trainer.num_training_batches)
-    if trainer.max_steps >= 0:
-        # In manual optimization every optimizer's step counts.
-        optimizers = 1 if module.automatic_optimization else max(1, len(trainer.optimizers))
-        limits.append(trainer.max_steps * trainer.accumulate_grad_batches // optimizers)
-    return _finite(min(limits)) if limits else None
+    if trainer.max_epochs is not None and trainer.max_epochs >= 0:
+        done = trainer.fit_loop.epoch_loop.batch_progress.current.completed if trainer.fit_loop.restarting else 0
+        limits.append((trainer.max_epochs - trainer.current_epoch) * batches - done)
+    # In manual optimization every optimizer's every step counts, as often as the module likes.
+    if trainer.max_steps >= 0 and module.automatic_optimization:
+        limits.append((trainer.max_steps - trainer.global_step) * min(trainer.accumulate_grad_batches, batches))
+    return _finite(max(0, min(limits))) if limits else None
 
 
 def batch_size(batch: object) -> int | None:
-    """Samples in a batch: the length of the first tensor found in it, or None. Looks three levels deep at most."""
-    for _ in range(4):
-        if isinstance(batch, torch.Tensor):
-            return batch.shape[0] if batch.ndim else None
-        if isinstance(batch, dict):
-            batch = next(iter(batch.values()), None)
-        elif isinstance(batch, (list, tuple)):
-            batch = batch[0] if batch else None
-        else:
-            return None
-    return None
+    """Samples in a batch: the first dimension that its tensors share, or None where that is not clear.
+
+    Looks into mappings and sequences, but not into a sequence inside another: a list of images has as many
+    samples as items, a list of views has not.
+    """
+    sizes = set(_first_dimensions(batch, nested=False))
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _first_dimensions(batch: object, *, nested: bool) -> Iterable[int | None]:
+    if isinstance(batch, torch.Tensor):
+        if batch.ndim:
+            yield batch.shape[0]
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _first_dimensions(value, nested=nested)
+    elif isinstance(batch, (list, tuple)):
+        if nested and any(isinstance(item, torch.Tensor) for item in batch):
+            yield None
+            return
+        for item in batch:
+            yield from _first_dimensions(item, nested=True)
 
 
 def _finite(number: float) -> int | None:
@@ -153,14 +173,20 @@ def _flags(module: nn.Module) -> Flags:
         cudnn_benchmark=torch.backends.cudnn.benchmark,
         cudnn_deterministic=torch.backends.cudnn.deterministic,
         deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
-        matmul_tf32=torch.get_float32_matmul_precision() != "highest",
-        cudnn_tf32=torch.backends.cudnn.allow_tf32,
-        float32_matmul_precision=torch.get_float32_matmul_precision(),
+        matmul_tf32=_tf32(lambda: torch.backends.cuda.matmul),
+        cudnn_tf32=_tf32(lambda: torch.backends.cudnn),
+        float32_matmul_precision=_known(torch.get_float32_matmul_precision, None),
         detect_anomaly=torch.is_anomaly_enabled(),
         compiled=is_compiled(module),
-        channels_last=_channels_last(module),
+        channels_last=_known(lambda: _channels_last(module), None),
         torch_threads=torch.get_num_threads(),
     )
+
+
+def _tf32(switch: Callable[[], object]) -> bool | None:
+    """Whether TF32 is on: torch 2.9 has a new switch, and reading the old one raises once the new one was used."""
+    old = _known(lambda: _as(bool, getattr(switch(), "allow_tf32", None)), None)
+    return old if old is not None else _known(lambda: getattr(switch(), "fp32_precision", None) == "tf32", None)
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -180,13 +206,14 @@ def _channels_last(module: nn.Module) -> bool | None:
 
 
 def _optimizer_facts(optimizer: torch.optim.Optimizer) -> OptimizerFacts:
+    defaults = getattr(optimizer, "defaults", {})  # a wrapper of another library may have none
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return OptimizerFacts(
         optimizer_class=type(optimizer).__name__,
         parameter_tensors=len(parameters),
         parameters=sum(parameter.numel() for parameter in parameters),
-        foreach=_as(bool, optimizer.defaults.get("foreach")),
-        fused=_as(bool, optimizer.defaults.get("fused")),
+        foreach=_as(bool, defaults.get("foreach")),
+        fused=_as(bool, defaults.get("fused")),
     )
 
 

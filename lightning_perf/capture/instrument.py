@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -37,25 +38,14 @@ class Instrument:
     def wrap(self, owner: object, method: str, span: str) -> None:
         """Time calls of ``owner.method`` as ``span``. An owner without that method is left alone."""
         original = getattr(owner, method, None)
-        if not callable(original):
-            return
-        own = vars(owner).get(method, _MISSING)
-        timed = _timed(original, self._open_span, span)
-        setattr(owner, method, _not_compiled(timed, original) if isinstance(owner, type) else timed)
-
-        def undo() -> None:
-            if own is _MISSING:
-                delattr(owner, method)
-            else:
-                setattr(owner, method, own)
-
-        self._undo.append(undo)
+        if callable(original):
+            self._replace(owner, method, _TimedMethod(owner, method, original, self._open_span, span))
 
     def wrap_class(self, instance: object, method: str, span: str) -> None:
         """Time calls of a method on the class that defines it for ``instance``."""
         for kind in type(instance).__mro__:
             if method in vars(kind):
-                self.wrap(kind, method, span)
+                self._replace(kind, method, _timed_function(vars(kind)[method], self._open_span, span))
                 return
 
     def on_restore(self, action: Callable[[], None]) -> None:
@@ -63,28 +53,58 @@ class Instrument:
         self._undo.append(action)
 
     def restore(self) -> None:
-        """Put every original back. Calling it again does nothing."""
+        """Put every original back, unless somebody else has replaced ours since. Again it does nothing."""
         while self._undo:
             self._undo.pop()()
 
+    def _replace(self, owner: object, method: str, ours: object) -> None:
+        before = vars(owner).get(method, _MISSING)
+        setattr(owner, method, ours)
 
-def _timed(original: Callable[P, R], open_span: OpenSpan, span: str) -> Callable[P, R]:
+        def undo() -> None:
+            if vars(owner).get(method) is not ours:
+                return
+            if before is _MISSING:
+                delattr(owner, method)
+            else:
+                setattr(owner, method, before)
+
+        self._undo.append(undo)
+
+
+class _TimedMethod:
+    """A method of one object, in a span. Copied or pickled with its object, it is the plain method again."""
+
+    def __init__(
+        self, owner: object, method: str, original: Callable[..., object], open_span: OpenSpan, span: str
+    ) -> None:
+        self._owner = owner
+        self._method = method
+        self._open_span = open_span
+        self._span = span
+        self.__wrapped__ = original
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        with self._open_span(self._span):
+            return self.__wrapped__(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, str]]:
+        return _plain_method, (self._owner, self._method)
+
+
+def _plain_method(owner: object, method: str) -> object:
+    return types.MethodType(getattr(type(owner), method), owner)
+
+
+def _timed_function(original: Callable[P, R], open_span: OpenSpan, span: str) -> Callable[P, R]:
     @functools.wraps(original)
     def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():  # code that torch.compile traces, where a clock has no meaning
+            return original(*args, **kwargs)
         with open_span(span):
             return original(*args, **kwargs)
 
     return timed
-
-
-def _not_compiled(timed: Callable[P, R], original: Callable[P, R]) -> Callable[P, R]:
-    """A module's method may be called in code that torch.compile traces, where a clock has no meaning."""
-
-    @functools.wraps(original)
-    def chosen(*args: P.args, **kwargs: P.kwargs) -> R:
-        return (original if torch.compiler.is_compiling() else timed)(*args, **kwargs)
-
-    return chosen
 
 
 def instrument(trainer: Trainer, module: LightningModule, stage: Stage, made: Instrument) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from lightning_perf.names import PHASES, Phase
 from lightning_perf.runinfo import StepSeries, StepTotals
 
-SERIES_LIMIT = 8192
-"""Most steps kept one by one (0.9 MB). A longer run keeps every second, every fourth ... step; sums stay exact."""
+SERIES_LIMIT = 4096
+"""Most steps kept one by one (0.4 MB). A longer run keeps every second, every fourth ... step; sums stay exact."""
 
 _COMPLETE, _TRACED = 1, 2
 _HEAD = 3

@@ -8,14 +8,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch.autograd.profiler import profile as _Autograd  # noqa: N812 - the class behind every torch profiler
 from torch.profiler import profile, record_function
 
-from lightning_perf.names import Stage
+from lightning_perf.names import CUT_LABEL, Stage
 
 GZIP_LEVEL = 1
 """Level 9, which torch uses for ``.gz``, takes ten times as long."""
@@ -42,14 +43,15 @@ class SavedWindow:
 
 def is_profiling() -> bool:
     """Whether a torch profiler runs in this process already. A second one would raise, or take its events."""
-    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
+    enabled_here = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+    return bool(enabled_here or torch.autograd.profiler._is_profiler_enabled)
 
 
 class WindowProfiler:
     """Owns one ``torch.profiler.profile``.
 
     Steps are marked here and not by ``profile.step()``, so that a step ends with its epoch and the time between
-    two epochs is in no step.
+    two epochs is in no step. Every method may be called again after an interrupt broke it off.
     """
 
     def __init__(self, recording: Recording, stage: Stage, rank: int) -> None:
@@ -57,10 +59,13 @@ class WindowProfiler:
             record_shapes=recording.shapes, with_stack=recording.stack, profile_memory=recording.memory
         )
         self._profile.preset_metadata_json("lightning_perf", json.dumps({"stage": stage, "rank": rank}))
-        self._rank = rank
+        self._name = f"rank{rank}.{time.time_ns()}.pt.trace.json"
         self._steps: list[int] = []
         self._step: record_function | None = None
+        self._stopped = False
+        self._saved = False
         self.recording = False
+        self.lost = False
 
     def warm_up(self) -> None:
         """Start the profiler without keeping what it sees."""
@@ -80,31 +85,73 @@ class WindowProfiler:
 
     def end_step(self) -> None:
         """End the range of the present step, if there is one."""
-        if self._step is not None:
-            self._step.__exit__(None, None, None)
-            self._step = None
+        step, self._step = self._step, None
+        if step is not None:
+            step.__exit__(None, None, None)
 
     def stop(self) -> None:
-        """Stop the profiler; waits for the device to finish what was launched."""
-        self.end_step()
+        """Stop the profiler; waits for the device to finish what was launched. A step still open is marked as cut."""
+        if self._stopped:
+            return
+        if self._step is not None:
+            with record_function(CUT_LABEL):
+                pass
+            self.end_step()
         if not self.recording:
             # A profiler that was only warmed up can be stopped only after it was started.
             self._profile.start_trace()
-        self._profile.stop_trace()
+        if is_profiling() or self.lost:
+            self._profile.stop_trace()
+        self._stopped = True
 
     def save(self, folder: Path) -> SavedWindow | None:
-        """Write the trace of a stopped profiler, uncompressed. None if it recorded no step.
+        """Write the trace of a stopped profiler, uncompressed. None if there is nothing to write.
 
         Raises:
             OSError: the folder cannot be made or written.
         """
-        if not self._steps:
+        if not self._steps or not self.recording or self.lost:
             return None
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"rank{self._rank}.{time.time_ns()}.pt.trace.json"
-        raw = folder / f".{name}.part"
-        self._profile.export_chrome_trace(str(raw))
-        return SavedWindow(raw, folder / f"{name}.gz", self._steps[0], self._steps[-1])
+        raw = folder / f".{self._name}.part"
+        if not self._saved:
+            self._saved = True  # torch can save a trace once only
+            self._profile.export_chrome_trace(str(raw))
+        return SavedWindow(raw, folder / f"{self._name}.gz", self._steps[0], self._steps[-1]) if raw.exists() else None
+
+    def owns(self, started: object) -> bool:
+        """Whether an autograd profiler is the one behind this window."""
+        return started is getattr(self._profile, "profiler", None)
+
+
+class Watch:
+    """While a window is open, says so when somebody else starts a torch profiler, before it starts.
+
+    Two at once end in a crash of the interpreter or in an empty trace for one of them.
+    """
+
+    _METHODS = ("_prepare_trace", "_start_trace")
+
+    def __init__(self, window: WindowProfiler, on_foreign: Callable[[], None]) -> None:
+        self._window = window
+        self._on_foreign = on_foreign
+        self._originals = {name: getattr(_Autograd, name) for name in self._METHODS if hasattr(_Autograd, name)}
+        for name, original in self._originals.items():
+            setattr(_Autograd, name, self._watched(original))
+
+    def end(self) -> None:
+        """Look away."""
+        for name, original in self._originals.items():
+            setattr(_Autograd, name, original)
+        self._originals = {}
+
+    def _watched(self, original: Callable[[object], None]) -> Callable[[object], None]:
+        def watched(started: object) -> None:
+            if not self._window.owns(started):
+                self._on_foreign()
+            original(started)
+
+        return watched
 
 
 def compress(saved: SavedWindow) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,11 +12,14 @@ from typing import TYPE_CHECKING
 
 from lightning_perf.capture.clock import LoopClock
 from lightning_perf.capture.marks import Marks
-from lightning_perf.capture.profiler import Recording, SavedWindow, WindowProfiler, is_profiling
+from lightning_perf.capture.profiler import Recording, SavedWindow, Watch, WindowProfiler, is_profiling
 from lightning_perf.capture.window import Schedule
 
 if TYPE_CHECKING:
     from torch import nn
+
+_one_window = threading.Lock()
+"""torch has one profiler per process: held while a window is open, by whichever trainer."""
 
 
 @dataclass
@@ -30,7 +35,8 @@ class Session:
         module_depth: how deep module names are labelled, 0 for not at all.
         on_saved: called with each saved window, on the training thread; whatever it does belongs to no step.
 
-    ``schedule`` must be set before the first step. ``notes`` collects what the user should know.
+    ``schedule`` is None until the loop has begun, and nothing is recorded before. ``notes`` collects what the
+    user should know.
     """
 
     clock: LoopClock
@@ -40,49 +46,59 @@ class Session:
     module: nn.Module
     module_depth: int
     on_saved: Callable[[SavedWindow], None]
-    schedule: Schedule = field(default_factory=Schedule)
+    schedule: Schedule | None = None
     notes: list[str] = field(default_factory=list)
     _window: WindowProfiler | None = None
     _marks: Marks | None = None
+    _watch: Watch | None = None
 
     def boundary(self, next_step: int | None) -> None:
         """Between two steps, or (None) at the end of an epoch: end what ends here, begin what begins."""
+        if self.schedule is None:
+            return
         began_ns = time.perf_counter_ns()
-        if self._window is not None:
-            self._window.end_step()
-            if self.schedule.ends_window(self.clock.step):
-                self._close(self._window)
+        window = self._window
+        if window is not None:
+            window.end_step()
+            if window.lost or self.schedule.ends_window(self.clock.step):
+                self._close(window)
         if next_step is not None and self.folder is not None:
-            self._begin(next_step)
+            self._begin(self.schedule, next_step)
         self.clock.profiler_ns += time.perf_counter_ns() - began_ns
 
     def finish(self) -> None:
         """The loop is over, in whatever way: save an open window, drop one that is still warming up."""
-        window, steps, first = self._window, self.clock.step + 1, self.schedule.first_recorded
+        window, steps, schedule = self._window, self.clock.step + 1, self.schedule
         if window is not None:
             if window.recording:
-                self.note(f"the run ended inside a window: it has fewer than {self.schedule.active} steps")
+                self.note("the run ended inside a window, which holds fewer steps than scheduled")
             self._close(window)
-        if self.folder is not None and 0 < steps <= first:
+        if schedule is not None and self.folder is not None and 0 < steps <= schedule.first_recorded:
             self.note(
-                f"no trace was recorded: the run ended after {steps} steps, and the schedule records from step {first} "
-                "on; set schedule to record earlier"
+                f"no trace was recorded: the run ended after {steps} steps, and the schedule records from step "
+                f"{schedule.first_recorded} on; set schedule to record earlier"
             )
 
     def abandon(self) -> None:
-        """Something failed: stop the profiler, whatever state it is in, and record nothing more."""
-        window, self._window, self.folder = self._window, None, None
-        self.clock.marker = None
+        """Something failed, or the interpreter exits: stop the profiler and record nothing more."""
+        self.folder = None
+        window = self._window
         if window is not None:
-            if self._marks is not None:
-                self._marks.close()
-            window.stop()
+            try:
+                self._close(window)
+            finally:
+                self._forget()
 
-    def _begin(self, step: int) -> None:
-        action = self.schedule.action(step)
+    def note(self, text: str) -> None:
+        """Remember a sentence for the user, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _begin(self, schedule: Schedule, step: int) -> None:
+        action = schedule.action(step)
         if action == "off":
             return
-        if self._window is None:
+        if self._window is None and schedule.begins_window(step):
             self._open()
         window = self._window
         if window is None or action == "warmup":
@@ -95,28 +111,47 @@ class Session:
         window.begin_step(step)
 
     def _open(self) -> None:
+        if not _one_window.acquire(blocking=False):
+            self.note("another trainer was recording: no trace was recorded at the same time")
+            return
         if is_profiling():
+            _one_window.release()
             self.note("another torch profiler is running: no trace was recorded while it ran")
             return
-        window = WindowProfiler(self.recording, self.clock.stage, self.rank)
+        window = self._window = WindowProfiler(self.recording, self.clock.stage, self.rank)
+        # A profiler that is still on crashes the interpreter at its exit.
+        atexit.register(self.abandon)
         window.warm_up()
-        self._window = window
+        thread = threading.get_ident()
+        self._watch = Watch(window, lambda: self._give_way(window, same_thread=threading.get_ident() == thread))
         self.clock.traced = True
 
-    def _close(self, window: WindowProfiler) -> None:
-        self._window = None
-        self.clock.traced = False
-        self.clock.marker = None
-        if self._marks is not None:
-            self._marks.close()
-            self._marks = None
-        window.stop()
-        if window.recording and self.folder is not None:
-            saved = window.save(self.folder)
-            if saved is not None:
-                self.on_saved(saved)
+    def _give_way(self, window: WindowProfiler, *, same_thread: bool) -> None:
+        """Somebody else is about to start a torch profiler: theirs goes first."""
+        self.note("another torch profiler was started inside a window, which ended there")
+        if same_thread:
+            self._close(window)
+        else:
+            window.lost = True
 
-    def note(self, text: str) -> None:
-        """Remember a sentence for the user, once."""
-        if text not in self.notes:
-            self.notes.append(text)
+    def _close(self, window: WindowProfiler) -> None:
+        """End a window. May be called again if it was broken off: nothing is forgotten before it is done."""
+        self.clock.marker = None
+        try:
+            if self._watch is not None:
+                self._watch.end()
+            if self._marks is not None:
+                self._marks.close()
+        finally:
+            window.stop()
+        saved = window.save(self.folder) if self.folder is not None else None
+        self._forget()
+        if saved is not None:
+            self.on_saved(saved)
+
+    def _forget(self) -> None:
+        if self._window is not None:
+            self._window = self._marks = self._watch = None
+            self.clock.traced = False
+            atexit.unregister(self.abandon)
+            _one_window.release()

@@ -8,7 +8,7 @@ begin with ``[perf]`` are ours, for actions to which Lightning gives no span (se
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -107,6 +107,8 @@ _PLAIN_HOOKS: Final = frozenset(
 )
 """Hooks that are their phase: the label is the phase alone."""
 
+_KINDS: Final = frozenset({"Callback", "LightningModule", "LightningDataModule", "Strategy"})
+
 _HOOK: Final = re.compile(r"\[(?P<kind>\w+)\](?P<owner>.*)\.(?P<hook>\w+)", re.DOTALL)
 _FETCH: Final = re.compile(r"\[\w+\]\.\w+_next")
 
@@ -118,10 +120,8 @@ def classify(name: str, stage: Stage, *, validating: bool) -> SpanKind:
     phase ``validation``, except logging and checkpoints, which would be paid elsewhere otherwise.
     """
     kind = _classify(name, stage)
-    if not validating or kind.phase in ("logging", "checkpoint"):
+    if not validating or kind.phase in (None, "logging", "checkpoint"):
         return kind
-    if kind.phase is None:
-        return replace(kind, phase="validation", name=f"validation/{kind.name}", role=Role.NONE)
     detail = kind.name.removeprefix("callbacks/").removeprefix("other/")
     inside = detail if detail.startswith("validation") else f"validation/{detail}"
     return SpanKind("validation", inside, kind.role if kind.role is Role.VALIDATION else Role.NONE)
@@ -136,7 +136,7 @@ def _classify(name: str, stage: Stage) -> SpanKind:
     if _FETCH.fullmatch(name):
         return SpanKind("data", "data", Role.FETCH)
     match = _HOOK.fullmatch(name)
-    if match is None:
+    if match is None or match["kind"] not in _KINDS:
         return SpanKind(None, name)
     return _classify_hook(match["kind"], _short(match["owner"]), match["hook"], stage)
 

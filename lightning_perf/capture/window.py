@@ -55,6 +55,10 @@ class Schedule:
             return "off"
         return "warmup" if into < self.wait + self.warmup else "record"
 
+    def begins_window(self, step: int) -> bool:
+        """Whether a step is the first of its cycle in which the profiler runs."""
+        return self.action(step) != "off" and (step - self.skip_first) % self.cycle == self.wait
+
     def ends_window(self, step: int) -> bool:
         """Whether a step is the last recorded one of its cycle."""
         return self.action(step) == "record" and (step - self.skip_first) % self.cycle == self.cycle - 1

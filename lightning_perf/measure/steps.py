@@ -13,7 +13,7 @@ import numpy.typing as npt
 from lightning_perf.decode.trace import Category, Int64s, Trace
 from lightning_perf.measure.intervals import Intervals, clip, union
 from lightning_perf.measure.launches import NO_LAUNCH
-from lightning_perf.names import LABEL_PREFIX, phase_of_label
+from lightning_perf.names import CUT_LABEL, LABEL_PREFIX, phase_of_label
 
 _STEP: Final = re.compile(r"^ProfilerStep\s*#\s*(\d{1,18})$")
 _LOADER_PREFIXES: Final = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
@@ -96,13 +96,15 @@ def _number(trace: Trace, row: int) -> int:
 def _complete(trace: Trace, rows: list[int], launches: Int64s) -> list[bool]:
     """Whether each step holds a batch.
 
-    A trace of ours says so: a step with a batch has a forward. In other traces only the last steps are doubted,
-    which torch opens before the loop finds that there is no batch left: nothing begins in them but the loader and
-    Lightning's own bookkeeping (PyTorchProfiler's ``[pl]`` ranges), and they launch no device work.
+    A trace of ours says so: a step with a batch has a forward, and one that recording cut off has a mark. In other
+    traces only the last steps are doubted, which torch opens before the loop finds that there is no batch left:
+    nothing begins in them but the loader and Lightning's own bookkeeping (PyTorchProfiler's ``[pl]`` ranges), and
+    they launch no device work.
     """
     if np.any(named(trace, is_label)):
-        forwards = named(trace, lambda name: phase_of_label(name) == "forward")
-        return [_holds(trace.start_ns[forwards], trace, row) for row in rows]
+        forwards = trace.start_ns[named(trace, lambda name: phase_of_label(name) == "forward")]
+        cuts = trace.start_ns[named(trace, lambda name: name == CUT_LABEL)]
+        return [_holds(forwards, trace, row) and not _holds(cuts, trace, row) for row in rows]
     work = trace.start_ns[named(trace, lambda name: not (_STEP.match(name) or name.startswith(_LIGHTNING_PREFIX)))]
     work = work[~_inside(work, data_loading(trace))]
     calls = np.sort(trace.start_ns[launches[launches != NO_LAUNCH]])

@@ -8,7 +8,7 @@ from pathlib import Path
 from lightning_perf import units
 from lightning_perf.measure.analysis import Analysis, Loop, Window
 from lightning_perf.names import PHASES, Phase
-from lightning_perf.report.scalars import busiest_device
+from lightning_perf.report.scalars import busiest_device, last_window
 from lightning_perf.runinfo import ANALYSIS_FILE, RunInfo
 
 log = logging.getLogger("lightning_perf")
@@ -44,7 +44,7 @@ def summarize_run(analysis: Analysis, folder: Path | None) -> str:
     if loop is None:
         lines.append("  No step was completed, so there is nothing to report.")
     else:
-        window = analysis.windows[-1] if analysis.windows else None
+        window = last_window(analysis)
         lines += [f"  {_largest(loop)}", ""]
         lines.append("  " + "   ".join([*_speed(loop), *_device(window), *_memory(run)]))
         lines.append("  " + _shares(loop))
@@ -106,8 +106,10 @@ def _headline(run: RunInfo) -> str:
 
 def _from_here(path: Path) -> Path:
     """The path relative to the working directory if it lies in it."""
-    here = Path.cwd()
-    return path.resolve().relative_to(here) if path.resolve().is_relative_to(here) else path
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except (ValueError, OSError):  # it does not, or the working directory is gone
+        return path
 
 
 def _largest(loop: Loop) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from lightning_perf.measure.analysis import Analysis, Device, Loop, Window
 from lightning_perf.names import PHASES, Stage, metric
@@ -16,9 +17,16 @@ def all_scalars(analysis: Analysis) -> dict[str, float | None]:
     figures = loop_scalars(analysis.loop)
     if analysis.run is not None:
         figures.update(memory_scalars(analysis.run.memory))
-    if analysis.windows:
-        figures.update(device_scalars(analysis.windows[-1]))
+    window = last_window(analysis)
+    if window is not None:
+        figures.update(device_scalars(window))
     return figures
+
+
+def last_window(analysis: Analysis) -> Window | None:
+    """The run's own last window: its folder may hold those of other stages and of older runs too."""
+    own = {record.trace for record in analysis.run.windows} if analysis.run is not None else set()
+    return next((window for window in reversed(analysis.windows) if Path(window.trace).name in own), None)
 
 
 def loop_scalars(loop: Loop | None) -> dict[str, float | None]:

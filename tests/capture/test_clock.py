@@ -284,7 +284,19 @@ def test_spans_with_a_counter_in_their_name_do_not_pile_up() -> None:
         for number in range(1000, 2000):
             with hand.span(f"request {number}", 1):
                 pass
+    with hand.span("[perf]validation"):
+        for number in range(1000):
+            with hand.span(f"[My]request {number}.run", 1):
+                pass
     record = hand.clock.finish()
-    assert record.plain.duration_ns == 1000
-    assert {span.name: span.plain_ns for span in record.spans} == {"other/more": 1000}
+    assert {span.name: span.plain_ns for span in record.spans} == {"other/more": 1000, "validation/more": 1000}
     assert len(hand.clock._all) < 300
+
+
+def test_a_span_that_only_looks_like_lightnings_belongs_to_the_phase_around_it() -> None:
+    hand = Hand()
+    with hand.span(FETCH):
+        pass
+    with hand.span(BODY), hand.span("[Strategy]X.training_step"), hand.span("[Net]encoder.attention", 7):
+        pass
+    assert nonzero(hand.clock.finish()) == {"forward": 7}
