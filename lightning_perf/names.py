@@ -28,6 +28,33 @@ Stage = Literal["fit", "validate", "test", "predict"]
 STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 """What the trainer was asked to do. Only ``fit`` has steps that train."""
 
+Cause = Literal[
+    "data_loading",
+    "transfer",
+    "sync",
+    "launch",
+    "optimizer",
+    "python",
+    "callbacks",
+    "logging",
+    "checkpoint",
+    "validation",
+    "gc",
+    "compile",
+    "allocation",
+    "module_load",
+    "communication_host",
+    "profiler",
+    "device_gap",
+    "device_wait",
+    "untraced_device_work",
+    "step_edge",
+    "between_steps",
+    "unknown",
+]
+CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
+"""Why a device was idle: a closed set. Every idle nanosecond has exactly one, and together they are all idle time."""
+
 LABEL_PREFIX: Final = "perf/"
 """Start of every label that the callback writes into a trace."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightning_perf.names import Phase
+from lightning_perf.names import Cause, Phase
 from lightning_perf.runinfo import SCHEMA, Record, RunInfo, read_record
 
 
@@ -68,11 +68,38 @@ class Step(Record, frozen=True, kw_only=True):
     device_busy_us: dict[str, float]
 
 
+class IdleShare(Record, frozen=True, kw_only=True):
+    """Idle time with one cause during one activity of the host (``forward``, ``optimizer``, a hook's name, ...)."""
+
+    cause: Cause
+    activity: str
+    idle_us: float
+
+
+class Gap(Record, frozen=True, kw_only=True):
+    """One idle interval of a device. ``shares`` add up to ``duration_us`` exactly, the largest first.
+
+    ``step`` is the step in which it begins, ``host`` the innermost thing that the host ran for the longest time in
+    it, ``ended_by`` the operation that ended it; each is None where the trace does not tell.
+    """
+
+    start_us: float
+    duration_us: float
+    step: int | None
+    cause: Cause
+    activity: str
+    host: str | None
+    ended_by: str | None
+    shares: list[IdleShare]
+
+
 class DeviceWindow(Record, frozen=True, kw_only=True):
     """A device over the window of device-adjusted complete steps. Busy and idle add up to the duration.
 
-    ``steps`` is the number of steps that the window spans, 0 where the trace marks none that is complete: the
-    window is then the host's recorded time, or the device's span if there is no host.
+    ``idle_causes_us`` adds up to ``idle_us`` exactly; so does ``idle_shares``, which splits each cause by activity.
+    ``largest_gaps`` holds the longest gaps, the longest first. ``steps`` is the number of steps that the window
+    spans, 0 where the trace marks none that is complete: the window is then the host's recorded time, or the
+    device's span if there is no host.
     """
 
     steps: int
@@ -81,6 +108,9 @@ class DeviceWindow(Record, frozen=True, kw_only=True):
     idle_us: float
     gaps: int
     largest_gap_us: float
+    idle_causes_us: dict[Cause, float] = {}
+    idle_shares: list[IdleShare] = []
+    largest_gaps: list[Gap] = []
 
 
 class Device(Record, frozen=True, kw_only=True):
