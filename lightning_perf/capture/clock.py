@@ -1,8 +1,10 @@
 """The loop clock: exclusive wall time of every span of the training loop, for every step of the whole run.
 
 Lightning wraps each action of its loop in ``trainer.profiler.profile(name)``. The clock answers those calls: a
-span's own time is the time that no span inside it took. No sampling, no device synchronisation, and no object
-made per span, so that it costs about half of what Lightning's ``profile()`` costs when it does nothing.
+span's own time is the time that no span inside it took. No sampling, no device synchronisation.
+
+Between the operations of a model, code is cold, and each line of it costs several times what a benchmark of it
+says. So a span only writes down that it began or ended, and when; the log is worked up later, many steps at once.
 
 A step runs from the start of one batch fetch to the start of the next, or to the end of the epoch. Making the
 loader's iterator happens before the first fetch of an epoch; it is added to that epoch's first step, as ``data``.
@@ -25,6 +27,9 @@ from lightning_perf.runinfo import EpochStart, LoopRecord, SpanTotal
 
 _DATA: Final = PHASES.index("data")
 
+LONG_LOG: Final = 4096
+"""Entries after which the log is worked up: some forty steps, 0.2 MB."""
+
 MOST_OWN_SPANS = 256
 """Most spans of the user's own that are told apart: a name with a counter in it would otherwise pile up."""
 
@@ -32,11 +37,11 @@ MOST_OWN_SPANS = 256
 class Marker(Protocol):
     """Writes ranges into a trace while a window is open."""
 
-    def enter(self, depth: int, label: str) -> None:
-        """Open a range at a nesting depth."""
+    def enter(self, span: object, label: str) -> None:
+        """Open a range for a span."""
 
-    def leave(self, depth: int) -> None:
-        """Close the range at a depth, and any deeper one that an exception left open."""
+    def leave(self, span: object) -> None:
+        """Close the range of a span, and any inside it that an exception left open."""
 
 
 class InnerProfiler(Protocol):
@@ -55,7 +60,20 @@ class InnerProfiler(Protocol):
 class Span(ContextDecorator):
     """One named span in one context, and its own re-entrant context manager. ``ns`` is its time in this step."""
 
-    __slots__ = ("action", "calls", "clock", "column", "kind", "label", "ns", "phase", "plain_ns", "traced_ns")
+    __slots__ = (
+        "action",
+        "calls",
+        "clock",
+        "column",
+        "kind",
+        "label",
+        "now",
+        "ns",
+        "phase",
+        "plain_ns",
+        "traced_ns",
+        "write",
+    )
 
     def __init__(self, clock: LoopClock, action: str, kind: SpanKind, phase: Phase) -> None:
         self.clock = clock
@@ -64,52 +82,57 @@ class Span(ContextDecorator):
         self.phase = phase
         self.column = PHASES.index(phase)
         self.label = kind.label if kind.marked else ""
+        self.now = clock.now
+        self.write = clock.write
         self.ns = 0
         self.plain_ns = 0
         self.traced_ns = 0
         self.calls = 0
 
     def __enter__(self) -> str:
+        self.write((self, self.now()))
+        return self.action
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.write((self, ~self.now()))  # negative: an end
+
+
+class _FullSpan(Span):
+    """A span that may move the clock to another step, or that is labelled in the trace of an open window."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> str:
         clock = self.clock
-        now = clock.now()
-        stack = clock.stack
-        stack[-1].ns += now - clock.last
-        clock.last = now
-        stack.append(self)
-        self.calls += 1
+        if self.kind.role is not Role.NONE:
+            clock.role_begins(self.kind.role)
+        Span.__enter__(self)
         if clock.marker is not None and self.label:
-            clock.marker.enter(len(stack), self.label)
+            clock.marker.enter(self, self.label)
         return self.action
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         clock = self.clock
-        stack = clock.stack
         if clock.marker is not None:
-            clock.marker.leave(len(stack))
-        now = clock.now()
-        top = stack.pop()
-        top.ns += now - clock.last
-        clock.last = now
-        if top is not self:
-            clock.unwind(top, self)
-
-
-class _RoleSpan(Span):
-    """A span whose start or end may move the clock to another step."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> str:
-        self.clock.role_begins(self.kind.role)
-        return Span.__enter__(self)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+            clock.marker.leave(self)
         Span.__exit__(self, kind, error, traceback)
-        self.clock.role_ends(self.kind.role, failed=kind is not None)
+        if self.kind.role is not Role.NONE:
+            clock.role_ends(self.kind.role, failed=kind is not None)
+
+
+class _Spans(dict[str, Span]):
+    """The spans that are known where the loop stands now: looking one up is the whole of a call to ``profile``."""
+
+    def __init__(self, find: Callable[[str], AbstractContextManager[object]]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, name: str) -> AbstractContextManager[object]:
+        return self._find(name)
 
 
 class _PassedOn:
@@ -136,6 +159,10 @@ class _PassedOn:
             return self.inner.__exit__(kind, error, traceback)
 
 
+_StepEnd = tuple[int, int, bool, bool, int | None]
+"""A step's number, its epoch, whether it is complete, whether it was traced, and its samples if known."""
+
+
 class LoopClock:
     """Keeps the time of one stage of one run.
 
@@ -146,7 +173,7 @@ class LoopClock:
 
     ``on_boundary`` is called with the next step's number before a step begins, and with None where an epoch
     ended; the time it takes belongs to no step. ``batch_size`` holds the samples of the present batch if known,
-    ``traced`` says whether torch.profiler runs, ``marker`` writes labels while a window is open.
+    ``traced`` says whether torch.profiler runs. Only the thread that made the clock is measured.
     """
 
     def __init__(
@@ -155,38 +182,48 @@ class LoopClock:
         self.stage = stage
         self.now = now
         self.on_boundary: Callable[[int | None], None] | None = None
-        self.marker: Marker | None = None
         self.traced = False
         self.batch_size: int | None = None
         self.profiler_ns = 0
-        self.last = now()
-        self._all: list[Span] = []
-        self.users_profiler = self._make("", SpanKind("other", "other/user's profiler"))
-        self.stack: list[Span] = [self._make("", SpanKind("other", "other"))]
+        # Pairs of a span and a time, or of None and (time, _StepEnd, or None where a step begins). Each pair is
+        # written in one call, so that an interrupt cannot tear it.
+        self._log: list[object] = []
+        self.write = self._log.extend
         self._inner = inner
-        self._training: dict[str, Span] = {}
-        self._validation: dict[str, Span] = {}
-        self._spans = self._training
-        self._inherited: dict[tuple[str, Phase], Span] = {}
-        self._ledger = Ledger()
+        self._marker: Marker | None = None
         self._thread = threading.get_ident()
+        self._validating = False
+        self._contexts: dict[tuple[bool, bool], dict[str, Span]] = {}
+        self._known: dict[str, Span] = {}
+        self._spans = _Spans(self._find)
+        self._inherited: dict[tuple[str, Phase], Span] = {}
+        self._all: list[Span] = []
+        self._switch()
+        # Where the worked-up part of the log ends.
+        self._last = now()
+        self._stack: list[Span] = [self._make("", SpanKind("other", "other"))]
+        self._touched: list[Span] = []
+        self._iterator_ns = 0
+        self._outside_ns = 0
+        self._epoch_of_last_step = -1
+        self._ledger = Ledger()
+        self._epoch_starts: deque[EpochStart] = deque(maxlen=SERIES_LIMIT)
+        # Where the loop is.
         self._number = -1
         self._epoch = 0
         self._open = False
         self._body_done = False
         self._in_body = False
+        self._in_iterator = False
         self._step_traced = False
-        self._epoch_begins = True
-        self._epoch_starts: deque[EpochStart] = deque(maxlen=SERIES_LIMIT)
-        self._iterator_ns = 0
-        self._outside_ns = 0
+        self.users_profiler = self._make("", SpanKind("other", "other/user's profiler"))
 
     # What Lightning calls
 
     @property
     def entry(self) -> Callable[[str], AbstractContextManager[object]]:
         """The shortest way to :meth:`profile`: this is called some thirty times a step."""
-        return self.span if self._inner is None else self.profile
+        return self._spans.__getitem__ if self._inner is None else self.profile
 
     def profile(self, action_name: str) -> AbstractContextManager[object]:
         """Context manager that keeps the time of an action of the loop."""
@@ -205,20 +242,26 @@ class LoopClock:
 
     def stop(self, action_name: str) -> None:
         """End an action begun by :meth:`start`. One that was never begun is ignored."""
-        span = self.span(action_name)
-        if isinstance(span, Span) and span in self.stack:
-            span.__exit__(None, None, None)
+        self.span(action_name).__exit__(None, None, None)
         if self._inner is not None:
             with self.users_profiler:
                 self._inner.stop(action_name)
 
     def span(self, name: str) -> AbstractContextManager[object]:
-        """Span of an action where the loop stands now. Other threads than the loop's are not measured."""
-        if threading.get_ident() != self._thread:
-            return nullcontext()
-        return self._spans.get(name) or self._find(name)
+        """Span of an action where the loop stands now; one that does nothing in another thread."""
+        return self._spans[name] if threading.get_ident() == self._thread else nullcontext()
 
     # What the callback calls
+
+    @property
+    def marker(self) -> Marker | None:
+        """Writes labels while a window is open."""
+        return self._marker
+
+    @marker.setter
+    def marker(self, marker: Marker | None) -> None:
+        self._marker = marker
+        self._switch()
 
     @property
     def step(self) -> int:
@@ -228,20 +271,23 @@ class LoopClock:
     @property
     def phase(self) -> Phase:
         """Phase that the loop is in now."""
-        return self.stack[-1].phase
+        self.settle()
+        return self._stack[-1].phase
 
     @property
     def depth(self) -> int:
         """How many spans are open."""
-        return len(self.stack) - 1
+        self.settle()
+        return len(self._stack) - 1
 
     def start_afresh(self) -> None:
         """The loop begins: forget steps that were none of its (a learning rate finder's), keep the iterator made."""
         self._end_step()
-        self._flush_outside()
+        self._mark(None)
+        self.settle()
         self._ledger = Ledger()
         self._epoch_starts.clear()
-        self._number, self._epoch, self._epoch_begins = -1, 0, True
+        self._number, self._epoch, self._epoch_of_last_step = -1, 0, -1
         self._outside_ns = self.profiler_ns = 0
         for span in self._all:
             span.calls = span.plain_ns = span.traced_ns = 0
@@ -249,11 +295,12 @@ class LoopClock:
     def finish(self) -> LoopRecord:
         """End the last step and give everything that was kept. May be called again; later time is then included."""
         self._end_step()
-        self._flush_outside()
+        self._mark(None)
         return self.record()
 
     def record(self) -> LoopRecord:
         """Everything kept so far, over the steps that have ended."""
+        self.settle()
         return LoopRecord(
             plain=self._ledger.plain.totals(self._phase_totals(traced=False)),
             traced=self._ledger.traced.totals(self._phase_totals(traced=True)),
@@ -267,28 +314,22 @@ class LoopClock:
 
     # What spans call
 
-    def unwind(self, top: Span, span: Span) -> None:
-        """Put the stack right after ``span`` ended while ``top`` was the innermost one."""
-        if span not in self.stack:
-            self.stack.append(top)
-            return
-        while self.stack.pop() is not span:
-            pass
-
     def role_begins(self, role: Role) -> None:
         """A span with a role is about to begin."""
         if role is Role.BODY:
             self._in_body = True
+        elif role is Role.ITERATOR:
+            self._in_iterator = True
         elif role is Role.VALIDATION:
-            self._spans = self._validation
+            self._validating = True
+            self._switch()
+        elif role is Role.VALIDATION_FETCH:
+            self._settle_if_long()
         elif role is Role.AFTER_BATCHES:
             self._end_epoch()
-        elif self._in_body:
+        elif self._in_body or self._in_iterator:
             return
-        elif role is Role.FETCH:
-            if not self._is_making_iterator():
-                self._begin_step()
-        elif role is Role.BATCH_START and (self._body_done or not self._open):
+        elif role is Role.FETCH or (role is Role.BATCH_START and (self._body_done or not self._open)):
             self._begin_step()
 
     def role_ends(self, role: Role, *, failed: bool) -> None:
@@ -296,86 +337,119 @@ class LoopClock:
         if role is Role.BODY:
             self._in_body = False
             self._body_done = not failed
+        elif role is Role.ITERATOR:
+            self._in_iterator = False
         elif role is Role.VALIDATION:
-            self._spans = self._training
+            self._validating = False
+            self._switch()
         elif role is Role.EPOCH:
             self._end_epoch()
 
     # Steps
 
-    def _end_epoch(self) -> None:
-        self._end_step()
-        self._epoch += 1
-        self._epoch_begins = True
-        if self.on_boundary is not None:
-            self.on_boundary(None)
-
     def _begin_step(self) -> None:
-        follows = self._open
         self._end_step()
-        ended = self.last
         if self.on_boundary is not None:
             self.on_boundary(self._number + 1)
-        if follows and self.last == ended:
-            # Nothing but the boundary lies between the two steps, and no span ran in it: the usual case, kept short.
-            self._charge()
-            self._outside_ns += self.stack[-1].ns
-            self.stack[-1].ns = 0
-        else:
-            self._flush_outside()
         self._number += 1
         self._open = True
         self._body_done = False
         self._step_traced = self.traced
         self.batch_size = None
+        self._mark(None)
 
     def _end_step(self) -> None:
-        self._charge()
-        if not self._open:
-            return
-        self._open = False
-        data_ns = self._book(complete=self._body_done)
-        if self._epoch_begins:
-            self._epoch_begins = False
-            self._epoch_starts.append(
-                EpochStart(epoch=self._epoch, iterator_ns=self._iterator_ns, first_fetch_ns=data_ns - self._iterator_ns)
-            )
-        self._iterator_ns = 0
+        if self._open:
+            self._open = False
+            self._mark((self._number, self._epoch, self._body_done, self._step_traced, self.batch_size))
+            self._settle_if_long()
 
-    def _book(self, *, complete: bool) -> int:
-        """Enter the step into the ledger; its ``data`` nanoseconds."""
+    def _end_epoch(self) -> None:
+        self._end_step()
+        self._epoch += 1
+        if self.on_boundary is not None:
+            self.on_boundary(None)
+
+    def _mark(self, end: _StepEnd | None) -> None:
+        """Write that a step ended, or (None) that one begins."""
+        self.write((None, (self.now(), end)))
+
+    # Working up the log
+
+    def settle(self) -> None:
+        """Work up what was written so far."""
+        entries = self._log.copy()
+        del self._log[: len(entries)]
+        stack, touched, last = self._stack, self._touched, self._last
+        for span, time_ns in zip(entries[::2], entries[1::2], strict=True):
+            if span is None:
+                last = self._settle_boundary(last, *time_ns)  # type: ignore[misc]
+                continue
+            began = time_ns >= 0  # type: ignore[operator]
+            now = time_ns if began else ~time_ns  # type: ignore[operator]
+            top = stack[-1]
+            top.ns += now - last  # type: ignore[operator]
+            touched.append(top)
+            last = now  # type: ignore[assignment]
+            if began:
+                span.calls += 1  # type: ignore[attr-defined]
+                stack.append(span)  # type: ignore[arg-type]
+            elif top is span:
+                stack.pop()
+            elif span in stack:  # an exception left those inside it open
+                while stack.pop() is not span:
+                    pass
+        self._last = last
+
+    def _settle_if_long(self) -> None:
+        if len(self._log) > LONG_LOG:
+            self.settle()
+
+    def _settle_boundary(self, last: int, now: int, end: _StepEnd | None) -> int:
+        self._stack[-1].ns += now - last
+        self._touched.append(self._stack[-1])
+        if end is None:
+            self._book_outside()
+        else:
+            self._book_step(*end)
+        return now
+
+    def _book_step(self, number: int, epoch: int, complete: bool, traced: bool, samples: int | None) -> None:  # noqa: FBT001 - a _StepEnd
+        """Enter a step into the ledger."""
         phases_ns = [0] * len(PHASES)
-        for span in self._all:
+        for span in self._touched:
             ns = span.ns
             if ns:
                 phases_ns[span.column] += ns
                 if complete:
-                    if self._step_traced:
+                    if traced:
                         span.traced_ns += ns
                     else:
                         span.plain_ns += ns
                 span.ns = 0
-        self._ledger.add_step(
-            self._number,
-            self._epoch,
-            phases_ns,
-            complete=complete,
-            traced=self._step_traced,
-            samples=self.batch_size,
-        )
-        return phases_ns[_DATA]
-
-    def _flush_outside(self) -> None:
-        """Book the time since the last step ended. Making an iterator stays on its span, for the next step."""
-        self._charge()
+        self._touched.clear()
+        self._ledger.add_step(number, epoch, phases_ns, complete=complete, traced=traced, samples=samples)
+        if epoch != self._epoch_of_last_step:
+            self._epoch_of_last_step = epoch
+            first_fetch_ns = phases_ns[_DATA] - self._iterator_ns
+            self._epoch_starts.append(
+                EpochStart(epoch=epoch, iterator_ns=self._iterator_ns, first_fetch_ns=first_fetch_ns)
+            )
         self._iterator_ns = 0
-        for span in self._all:
-            if span.ns:
-                if span.column == _DATA:
+
+    def _book_outside(self) -> None:
+        """Book the time since the last step ended. Making an iterator stays on its span, for the next step."""
+        kept = []
+        self._iterator_ns = 0
+        for span in self._touched:
+            if span.column == _DATA:
+                if span not in kept:
+                    kept.append(span)
                     self._iterator_ns += span.ns
-                else:
-                    self._outside_ns += span.ns
-                    span.ns = 0
+            else:
+                self._outside_ns += span.ns
+                span.ns = 0
+        self._touched[:] = kept
 
     def _phase_totals(self, *, traced: bool) -> dict[Phase, int]:
         totals = dict.fromkeys(PHASES, 0)
@@ -396,31 +470,35 @@ class LoopClock:
             for (name, phase), (calls, plain_ns, traced_ns) in sorted(sums.items(), key=lambda row: -sum(row[1][1:]))
         ]
 
-    def _charge(self) -> None:
-        now = self.now()
-        self.stack[-1].ns += now - self.last
-        self.last = now
+    # Finding spans
 
-    def _is_making_iterator(self) -> bool:
-        return any(span.phase == "data" for span in self.stack)
+    def _switch(self) -> None:
+        """Look spans up in the present context: in validation or not, with labels or without."""
+        self._known = self._contexts.setdefault((self._validating, self._marker is not None), {})
+        self._spans.clear()
+        self._spans.update(self._known)
 
-    def _find(self, name: str) -> Span:
-        kind = classify(name, self.stage, validating=self._spans is self._validation)
+    def _find(self, name: str) -> AbstractContextManager[object]:
+        """A span that the present context does not know yet."""
+        if threading.get_ident() != self._thread:
+            return nullcontext()
+        kind = classify(name, self.stage, validating=self._validating)
         if kind.phase is None:
             return self._find_inherited(name)
-        span = self._spans[name] = self._make(name, kind)
+        span = self._known[name] = self._spans[name] = self._make(name, kind)
         return span
 
     def _find_inherited(self, name: str) -> Span:
-        if (name, self.phase) not in self._inherited and len(self._inherited) >= MOST_OWN_SPANS:
+        phase = self.phase
+        if (name, phase) not in self._inherited and len(self._inherited) >= MOST_OWN_SPANS:
             name = "more"
-        key = (name, self.phase)
+        key = (name, phase)
         if key not in self._inherited:
-            self._inherited[key] = self._make(name, inherited(name, self.phase))
+            self._inherited[key] = self._make(name, inherited(name, phase), full=True)
         return self._inherited[key]
 
-    def _make(self, action: str, kind: SpanKind) -> Span:
-        make = Span if kind.role is Role.NONE else _RoleSpan
+    def _make(self, action: str, kind: SpanKind, *, full: bool = False) -> Span:
+        make = _FullSpan if full or kind.role is not Role.NONE or self._marker is not None else Span
         span = make(self, action, kind, kind.phase or "other")
         self._all.append(span)
         return span

@@ -26,19 +26,22 @@ class Marks:
     def __init__(self, clock: LoopClock) -> None:
         self._clock = clock
         self._thread = threading.get_ident()
-        self._open: list[tuple[int, record_function]] = []
+        self._open: list[tuple[object, record_function]] = []
         self._hooks: list[RemovableHandle] = []
 
-    def enter(self, depth: int, label: str) -> None:
-        """Open a range at a nesting depth of the clock's stack."""
+    def enter(self, span: object, label: str) -> None:
+        """Open a range for a span."""
         opened = record_function(label)
         opened.__enter__()  # type: ignore[no-untyped-call]
-        self._open.append((depth, opened))
+        self._open.append((span, opened))
 
-    def leave(self, depth: int) -> None:
-        """Close every range at this depth or deeper, innermost first."""
-        while self._open and self._open[-1][0] >= depth:
-            self._open.pop()[1].__exit__(None, None, None)
+    def leave(self, span: object) -> None:
+        """Close the range of a span, and any inside it. A span without one, opened before the window, is ignored."""
+        if any(owner is span for owner, _ in self._open):
+            closed = None
+            while closed is not span:
+                closed, opened = self._open.pop()
+                opened.__exit__(None, None, None)
 
     def attach(self, root: nn.Module, module_depth: int) -> None:
         """Label the forward of each module whose name has at most ``module_depth`` parts."""
@@ -48,25 +51,23 @@ class Marks:
 
     def close(self) -> None:
         """Close what is open and take the module hooks away."""
-        self.leave(0)
+        while self._open:
+            self._open.pop()[1].__exit__(None, None, None)
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
 
     def _label_module(self, name: str, module: nn.Module) -> None:
-        own: list[tuple[int, record_function]] = []
+        calls: list[object] = []
 
         def before(_module: nn.Module, _inputs: object) -> None:
             if threading.get_ident() == self._thread:
-                self.enter(len(self._clock.stack), label(self._clock.phase, name))
-                own.append(self._open[-1])
+                calls.append(object())
+                self.enter(calls[-1], label(self._clock.phase, name))
 
         def after(_module: nn.Module, _inputs: object, _output: object) -> None:
-            if own and threading.get_ident() == self._thread:
-                mine = own.pop()
-                # An exception may have closed it already, together with the span around it.
-                while mine in self._open:
-                    self._open.pop()[1].__exit__(None, None, None)
+            if calls and threading.get_ident() == self._thread:
+                self.leave(calls.pop())
 
         self._hooks.append(module.register_forward_pre_hook(before))
         self._hooks.append(module.register_forward_hook(after, always_call=True))

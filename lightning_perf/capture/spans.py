@@ -29,7 +29,11 @@ class Role(Enum):
     """The loop over batches: its end ends the last step."""
     AFTER_BATCHES = 5
     """What an evaluation or prediction loop does after its batches: its start ends the last step."""
-    VALIDATION = 6
+    ITERATOR = 6
+    """Making the iterator of an epoch: batches fetched in it begin no step."""
+    VALIDATION_FETCH = 7
+    """A batch fetch inside a validation loop of a fit."""
+    VALIDATION = 8
     """A validation loop inside a fit: everything in it belongs to the phase ``validation``."""
 
 
@@ -93,7 +97,7 @@ _PHASE_OF_HOOK: Final[dict[str, Phase]] = {
 }
 _OWN: Final[dict[str, SpanKind]] = {
     RUN_END: SpanKind("other", "other/on_run_end", Role.AFTER_BATCHES),
-    ITERATOR: SpanKind("data", "data/iterator"),
+    ITERATOR: SpanKind("data", "data/iterator", Role.ITERATOR),
     VALIDATION: SpanKind("validation", "validation", Role.VALIDATION),
     BACKWARD: SpanKind("backward", "backward"),
     TRANSFER: SpanKind("transfer", "transfer/transfer_batch_to_device"),
@@ -124,7 +128,8 @@ def classify(name: str, stage: Stage, *, validating: bool) -> SpanKind:
         return kind
     detail = kind.name.removeprefix("callbacks/").removeprefix("other/")
     inside = detail if detail.startswith("validation") else f"validation/{detail}"
-    return SpanKind("validation", inside, kind.role if kind.role is Role.VALIDATION else Role.NONE)
+    role = {Role.VALIDATION: Role.VALIDATION, Role.FETCH: Role.VALIDATION_FETCH}.get(kind.role, Role.NONE)
+    return SpanKind("validation", inside, role)
 
 
 def _classify(name: str, stage: Stage) -> SpanKind:

@@ -106,9 +106,9 @@ def test_an_action_that_an_exception_left_open_is_closed_by_the_one_around_it() 
     with pytest.raises(RuntimeError, match="planted"):
         fail_in_the_optimizer()
     hand.ns += 5
-    assert len(hand.clock.stack) == 1
+    assert hand.clock.depth == 0
     hand.clock.stop("optimizer_step")  # too late: ignored
-    assert len(hand.clock.stack) == 1
+    assert hand.clock.depth == 0
 
 
 def test_start_and_stop_time_an_action() -> None:
