@@ -11,9 +11,17 @@ import numpy as np
 
 from lightning_perf.decode.categories import category_of
 from lightning_perf.decode.clock import EPOCH_US, LARGEST_US, LONGEST_US, MISSING_NS, OUT_OF_RANGE_NS, nanoseconds
-from lightning_perf.decode.events import NO_ARGS, NO_NUMBER, Event
+from lightning_perf.decode.events import NO_ARGS, NO_NUMBER, Args, Event
 from lightning_perf.decode.quality import Notes
-from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int8s, Int32s, Int64s, MemoryEvents
+from lightning_perf.decode.trace import (
+    LAST_DEVICE_OPERATION,
+    Category,
+    CollectiveArgs,
+    Int8s,
+    Int32s,
+    Int64s,
+    MemoryEvents,
+)
 
 _MEMORY_EVENT: Final = "[memory]"
 _FAR_FROM_ZERO_NS: Final = 10**12
@@ -44,11 +52,20 @@ class Columns:
     external_id: Int64s
     bytes: Int64s
     memory: MemoryEvents
+    shapes: tuple[str, ...]
+    shape_id: Int32s
+    collectives: dict[int, CollectiveArgs]
     first_ns: int
 
 
-def columns_of(events: Sequence[Event], notes: Notes) -> Columns | None:
-    """Columns of the complete events and the allocator's events, or None where no complete event is sound."""
+def columns_of(events: Sequence[Event], notes: Notes, *, shapes: bool) -> Columns | None:
+    """Columns of the complete events and the allocator's events, or None where no complete event is sound.
+
+    Args:
+        events: all events of a file.
+        notes: takes what was wrong with them.
+        shapes: whether to keep the input shapes of operators.
+    """
     complete, start_ns, duration_ns = _sound([event for event in events if event.ph == "X"], notes)
     if not complete:
         return None
@@ -63,6 +80,8 @@ def columns_of(events: Sequence[Event], notes: Notes) -> Columns | None:
 
     arguments = _Arguments(complete, np.flatnonzero(category != Category.PYTHON))
     operations = _Arguments(complete, np.flatnonzero(category <= LAST_DEVICE_OPERATION))
+    operators = np.flatnonzero(category == Category.CPU_OP) if shapes else np.empty(0, dtype=np.int64)
+    shape_texts, shape_id = _shapes(complete, operators)
     external_id, legacy_id = arguments.column("external_id"), arguments.column("legacy_external_id")
     return Columns(
         names=names,
@@ -80,6 +99,9 @@ def columns_of(events: Sequence[Event], notes: Notes) -> Columns | None:
         external_id=np.where(external_id == NO_NUMBER, legacy_id, external_id)[order],
         bytes=operations.column("bytes")[order],
         memory=_memory(events, first_ns),
+        shapes=shape_texts,
+        shape_id=shape_id[order],
+        collectives=arguments.collectives(order),
         first_ns=first_ns,
     )
 
@@ -97,6 +119,15 @@ class _Arguments:
         column = np.full(self._size, NO_NUMBER, dtype=np.int64)
         column[self.rows] = _integers(list(map(attrgetter(field), self._args)))
         return column
+
+    def collectives(self, order: Int64s) -> dict[int, CollectiveArgs]:
+        """The arguments of collectives, by the event's row once all are in this order."""
+        found = [place for place, one in enumerate(self._args) if one.collective is not None]
+        if not found:
+            return {}
+        row = np.empty(order.size, dtype=np.int64)
+        row[order] = np.arange(order.size)
+        return {int(row[self.rows[place]]): _collective(self._args[place]) for place in found}
 
 
 def _sound(complete: list[Event], notes: Notes) -> tuple[list[Event], Int64s, Int64s]:
@@ -165,6 +196,34 @@ def _devices(complete: Sequence[Event], operations: _Arguments, notes: Notes) ->
     device[(device < 0) | (device > _INT32.max)] = NO_NUMBER
     notes.add("unknown_device", np.count_nonzero(device[operations.rows] == NO_NUMBER))
     return device.astype(np.int32)
+
+
+def _collective(args: Args) -> CollectiveArgs:
+    sizes = [_integer(value) for value in (args.in_elements, args.out_elements, args.group_size)]
+    in_elements, out_elements, group_size = (size if size >= 0 else None for size in sizes)
+    name, dtype, group = (
+        str(value) if isinstance(value, str | int) and value != "" else None
+        for value in (args.collective, args.dtype, args.group)
+    )
+    return CollectiveArgs(
+        name=name,
+        in_elements=in_elements,
+        out_elements=out_elements,
+        dtype=dtype,
+        group_size=group_size,
+        group=group,
+    )
+
+
+def _shapes(complete: Sequence[Event], rows: Int64s) -> tuple[tuple[str, ...], Int32s]:
+    """Input shapes of some events: the distinct ones as text, and every event's index in them or -1."""
+    column = np.full(len(complete), NO_NUMBER, dtype=np.int32)
+    written, index = _interned([bytes((complete[row].args or NO_ARGS).input_dims) for row in rows.tolist()])
+    texts, text_index = _interned(["".join(one.decode(errors="replace").split()).replace(",", ", ") for one in written])
+    if rows.size:
+        known = np.array([bool(text) for text in texts], dtype=np.bool_)[text_index[index]]
+        column[rows[known]] = text_index[index][known]
+    return texts, column
 
 
 def _memory(events: Iterable[Event], first_ns: int) -> MemoryEvents:

@@ -24,7 +24,7 @@ Phase = Literal[
 
 
 class Args(msgspec.Struct, gc=False):
-    """The arguments of an event that are needed."""
+    """The arguments of an event that are needed. Input shapes stay the text that they are: few ask for them."""
 
     device: Any = NO_NUMBER
     stream: Any = NO_NUMBER
@@ -37,6 +37,13 @@ class Args(msgspec.Struct, gc=False):
     memory_device: Any = msgspec.field(default=NO_NUMBER, name="Device Id")
     total_allocated: Any = msgspec.field(default=NO_NUMBER, name="Total Allocated")
     total_reserved: Any = msgspec.field(default=NO_NUMBER, name="Total Reserved")
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    in_elements: Any = msgspec.field(default=None, name="In msg nelems")
+    out_elements: Any = msgspec.field(default=None, name="Out msg nelems")
+    dtype: Any = None
+    group_size: Any = msgspec.field(default=None, name="Group size")
+    group: Any = msgspec.field(default=None, name="Process Group Name")
+    input_dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
 
 
 NO_ARGS: Final = Args()

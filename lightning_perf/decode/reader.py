@@ -22,25 +22,29 @@ from lightning_perf.errors import TraceError
 _RANK_IN_NAME: Final = re.compile(r"(?<![a-z])rank[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
 
-def read_trace(path: str | os.PathLike[str]) -> Trace:
+def read_trace(path: str | os.PathLike[str], *, shapes: bool = False) -> Trace:
     """Read a torch.profiler trace of any torch version and vendor, packed or not, sound or damaged.
 
     What is sound in a damaged file is kept with its exact values, and ``quality`` says what was wrong.
+
+    Args:
+        path: the file.
+        shapes: whether to keep the input shapes of operators.
 
     Raises:
         TraceError: the file cannot be read, is not a trace, or holds no complete event.
     """
     name = os.fspath(path)
     try:
-        return _read(name, exact=False)
+        return _read(name, exact=False, shapes=shapes)
     except InexactTimesError:  # rare: the first events did not show it
-        return _read(name, exact=True)
+        return _read(name, exact=True, shapes=shapes)
 
 
-def _read(name: str, *, exact: bool) -> Trace:
+def _read(name: str, *, exact: bool, shapes: bool) -> Trace:
     notes = Notes()
     file = _decoded(read_source(name, notes), name, notes, exact=exact)
-    columns = columns_of(file.events or [], notes)
+    columns = columns_of(file.events or [], notes, shapes=shapes)
     if columns is None:
         raise TraceError(f"{name}: holds no complete event; {EXPECTED}; record at least one step")
     if not np.any(columns.category <= LAST_DEVICE_OPERATION):
@@ -68,6 +72,9 @@ def _read(name: str, *, exact: bool) -> Trace:
         world_size=world_size,
         devices=_devices(file.device_properties),
         quality=notes.result(),
+        shapes=columns.shapes,
+        shape_id=columns.shape_id,
+        collectives=columns.collectives,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from lightning_perf.decode.events import NO_NUMBER, Args, Event, File, Phase, decode_event
+from lightning_perf.decode.events import Args, Event, File, Phase, decode_event
 from lightning_perf.decode.quality import Notes
 from lightning_perf.decode.repair import repaired
 
@@ -192,10 +192,15 @@ def _event(value: dict[str, Any]) -> Event:
         tid=value.get("tid"),
         ts=value.get("ts"),
         dur=value.get("dur"),
-        args=Args(**{ours: args.get(theirs, NO_NUMBER) for ours, theirs in _ARGUMENTS})
-        if isinstance(args, dict)
-        else None,
+        args=_args(args) if isinstance(args, dict) else None,
     )
+
+
+def _args(values: dict[str, Any]) -> Args:
+    known = {ours: values[theirs] for ours, theirs in _ARGUMENTS if theirs in values}
+    if "input_dims" in known:
+        known["input_dims"] = msgspec.Raw(msgspec.json.encode(known["input_dims"]))
+    return Args(**known)
 
 
 def _text(value: object) -> str:

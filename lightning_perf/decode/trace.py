@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -77,13 +78,32 @@ class MemoryEvents:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectiveArgs:
+    """What torch wrote into an event about a collective call. None where it says nothing.
+
+    ``name`` is the call's (``allreduce``), ``in_elements`` and ``out_elements`` count this rank's elements of ``dtype``
+    (c10's name, such as ``BFloat16``), ``group`` names the process group, ``group_size`` counts its ranks.
+    """
+
+    name: str | None
+    in_elements: int | None
+    out_elements: int | None
+    dtype: str | None
+    group_size: int | None
+    group: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """One trace, one row per complete event (chrome phase ``X``), sorted by start, longest first on ties.
 
     Times are integer nanoseconds since ``start_unix_ns`` (the trace's first complete event; 0 where the trace
     does not say what its zero is). ``name_id`` indexes ``names``. ``process`` and ``thread`` index ``processes``
     and ``threads`` (the trace's own ids as text). ``device``, ``stream``, ``correlation``, ``external_id`` and
-    ``bytes`` are -1 where the event has none; ``device`` is set for device operations only.
+    ``bytes`` are -1 where the event has none; ``device`` is set for device operations only. ``shape_id`` indexes
+    ``shapes``, the input shapes of operators as text (``[[64, 3], []]``); it is -1 for events that have none, and for
+    all where shapes were not asked for. ``collectives`` holds the arguments of the events that tell of a collective,
+    by row.
     """
 
     path: str
@@ -107,6 +127,9 @@ class Trace:
     world_size: int | None
     devices: tuple[DeviceProperties, ...]
     quality: tuple[QualityNote, ...]
+    shapes: tuple[str, ...]
+    shape_id: Int32s
+    collectives: Mapping[int, CollectiveArgs]
 
     def __len__(self) -> int:
         return int(self.start_ns.size)
