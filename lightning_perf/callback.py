@@ -19,7 +19,7 @@ import msgspec
 from lightning_perf.capture import environment, memory
 from lightning_perf.capture.background import Background
 from lightning_perf.capture.clock import LoopClock
-from lightning_perf.capture.instrument import Instrument, instrument
+from lightning_perf.capture.instrument import Instrument, fetches_itself, instrument
 from lightning_perf.capture.profiler import Recording, SavedWindow
 from lightning_perf.capture.session import Session
 from lightning_perf.capture.window import Schedule, fit_to, schedule_from
@@ -46,7 +46,16 @@ log = logging.getLogger("lightning_perf")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_UNUSED_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
+_UNUSED_HOOKS = (
+    "on_before_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "on_train_batch_start",
+    "on_validation_batch_start",
+    "on_test_batch_start",
+    "on_predict_batch_start",
+)
 """Lightning times and calls every hook of every callback, these in each step, unless it is not callable."""
 
 
@@ -105,6 +114,17 @@ class _Run:
     folder: Path | None
     background: Background[Window]
 
+    samples_path: list[object] | None = None
+    batches_seen: bool = False
+
+    def count_samples(self, batch: object) -> None:
+        """Tell the clock how many samples the batch holds. Where to look is found out at the first batch."""
+        if not self.batches_seen:
+            self.batches_seen = True
+            self.samples_path = _attempt(lambda: environment.path_to_samples(batch), lambda _: None)
+        if self.samples_path is not None:
+            self.clock.batch_size = environment.samples_at(batch, self.samples_path)
+
     def failed(self, error: Exception) -> None:
         """Something beside the clock went wrong: say it, remember it, go on."""
         text = f"{type(error).__name__}: {error}"
@@ -132,27 +152,12 @@ def _guarded(
     return cast("Callable[Concatenate[PerfCallback, Trainer, P], None]", guarded)
 
 
-BatchStart = Callable[["PerfCallback", "Trainer", "LightningModule", object, int, int], None]
 BatchEnd = Callable[["PerfCallback", "Trainer", "LightningModule", object, object, int, int], None]
 
 
-def _batch_hooks(stage: Stage) -> tuple[BatchStart, BatchEnd]:
-    """The hooks of a batch in a stage."""
+def _batch_end(stage: Stage) -> BatchEnd:
+    """The hook at the end of a batch of a stage: counts its samples, in few steps as it runs in every one."""
 
-    @_guarded
-    def on_batch_start(
-        self: PerfCallback,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        batch: object,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        run = self._run
-        if run is not None and run.stage == stage:
-            run.clock.batch_size = environment.batch_size(batch)
-
-    @_guarded
     def on_batch_end(
         self: PerfCallback,
         trainer: Trainer,
@@ -163,14 +168,12 @@ def _batch_hooks(stage: Stage) -> tuple[BatchStart, BatchEnd]:
         dataloader_idx: int = 0,
     ) -> None:
         run = self._run
-        if run is None or run.stage != stage:
-            return
-        if run.clock.batch_size is None:  # with dataloader_iter the batch is known only now
-            run.clock.batch_size = environment.batch_size(batch)
-        for window in run.background.newly_analyzed():
-            self._log(run, scalars.device_scalars(window))
+        if run is not None and run.stage == stage:
+            run.count_samples(batch)
+            if run.background.busy:
+                _attempt(lambda: self._log_newly_analyzed(run), run.failed)
 
-    return on_batch_start, on_batch_end
+    return on_batch_end
 
 
 class PerfCallback(Callback):
@@ -306,10 +309,10 @@ class PerfCallback(Callback):
         self._loop_begins(pl_module, "predict")
 
     # The training loop gives no dataloader_idx.
-    on_train_batch_start, on_train_batch_end = _batch_hooks("fit")  # type: ignore[assignment]
-    on_validation_batch_start, on_validation_batch_end = _batch_hooks("validate")  # type: ignore[assignment]
-    on_test_batch_start, on_test_batch_end = _batch_hooks("test")  # type: ignore[assignment]
-    on_predict_batch_start, on_predict_batch_end = _batch_hooks("predict")  # type: ignore[assignment]
+    on_train_batch_end = _batch_end("fit")  # type: ignore[assignment]
+    on_validation_batch_end = _batch_end("validate")  # type: ignore[assignment]
+    on_test_batch_end = _batch_end("test")  # type: ignore[assignment]
+    on_predict_batch_end = _batch_end("predict")  # type: ignore[assignment]
 
     # A stage
 
@@ -317,7 +320,8 @@ class PerfCallback(Callback):
         self, trainer: Trainer, module: LightningModule, stage: Stage, user: Profiler, log_dir: str | None
     ) -> None:
         folder, why_not = self._choose_folder(trainer, stage, log_dir)
-        clock = LoopClock(stage, None if type(user) is PassThroughProfiler else user)
+        inner = None if type(user) is PassThroughProfiler else user
+        clock = LoopClock(stage, inner, fetches_itself=fetches_itself(module, stage))
         session = Session(
             clock=clock,
             folder=folder,
@@ -450,6 +454,10 @@ class PerfCallback(Callback):
         run.background.take(saved, record, analyze=bool(memory.devices()))
         loop = measure_loop(run.clock.record())
         self._log(run, {**scalars.loop_scalars(loop), **scalars.memory_scalars(memory.memory_peaks())})
+
+    def _log_newly_analyzed(self, run: _Run) -> None:
+        for window in run.background.newly_analyzed():
+            self._log(run, scalars.device_scalars(window))
 
     def _log(self, run: _Run, figures: dict[str, float | None]) -> None:
         if not self.log_metrics:

@@ -343,7 +343,7 @@ def explode(*_: object, **__: object) -> None:
 def test_a_defect_of_ours_does_not_stop_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("lightning_perf.callback.environment.batch_size", explode)
+    monkeypatch.setattr("lightning_perf.callback.environment.total_steps", explode)
     trainer = fit(tmp_path, PerfCallback(schedule=SHORT))
     assert trainer.global_step == 8
     assert messages(caplog) == [

@@ -42,6 +42,11 @@ class Background(Generic[W]):
         analysis = self._workers.submit(lambda: self._analyze(path.result())) if analyze else None
         self._jobs.append(_Job(record, path, analysis))
 
+    @property
+    def busy(self) -> bool:
+        """Whether an analysis is under way or has not been handed out."""
+        return any(job.analysis is not None and not job.handed_out for job in self._jobs)
+
     def newly_analyzed(self) -> list[W]:
         """Analyses that have succeeded since the last call. Does not wait."""
         results = []

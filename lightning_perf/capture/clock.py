@@ -124,6 +124,45 @@ class _FullSpan(Span):
             clock.role_ends(self.kind.role, failed=kind is not None)
 
 
+class _FetchSpan(Span):
+    """A batch fetch: the shortest way from one step to the next."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> str:
+        clock = self.clock
+        clock.fetch_begins()
+        self.write((self, self.now()))
+        if clock.marker is not None:  # a window may just have been opened
+            clock.marker.enter(self, self.label)
+        return self.action
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.clock.marker is not None:
+            self.clock.marker.leave(self)
+        self.write((self, ~self.now()))
+
+
+class _BodySpan(Span):
+    """The batch itself, in as few steps as will do."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> str:
+        self.clock.in_body = True
+        self.write((self, self.now()))
+        return self.action
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.write((self, ~self.now()))
+        self.clock.in_body = False
+        self.clock.body_done = kind is None
+
+
 class _Spans(dict[str, Span]):
     """The spans that are known where the loop stands now: looking one up is the whole of a call to ``profile``."""
 
@@ -170,18 +209,27 @@ class LoopClock:
         stage: what the trainer does; decides which spans are the fetch, the batch and the epoch.
         inner: the user's own profiler, to which every span is passed on, or None where it does nothing.
         now: monotonic clock, integer nanoseconds.
+        fetches_itself: the model's step takes its batches from ``dataloader_iter``, so that no fetch comes first
+            and a step begins with its first hook.
 
-    ``on_boundary`` is called with the next step's number before a step begins, and with None where an epoch
-    ended; the time it takes belongs to no step. ``batch_size`` holds the samples of the present batch if known,
-    ``traced`` says whether torch.profiler runs. Only the thread that made the clock is measured.
+    ``on_boundary`` is called with the next step's number before a step begins, from step ``wake_at`` on, and with
+    None where an epoch ended; the time it takes belongs to no step. ``batch_size`` holds the samples of the present
+    batch if known, ``traced`` says whether torch.profiler runs. Only the thread that made the clock is measured.
     """
 
     def __init__(
-        self, stage: Stage, inner: InnerProfiler | None = None, now: Callable[[], int] = time.perf_counter_ns
+        self,
+        stage: Stage,
+        inner: InnerProfiler | None = None,
+        now: Callable[[], int] = time.perf_counter_ns,
+        *,
+        fetches_itself: bool = False,
     ) -> None:
         self.stage = stage
         self.now = now
+        self.fetches_itself = fetches_itself
         self.on_boundary: Callable[[int | None], None] | None = None
+        self.wake_at: float = 0
         self.traced = False
         self.batch_size: int | None = None
         self.profiler_ns = 0
@@ -190,7 +238,7 @@ class LoopClock:
         self._log: list[object] = []
         self.write = self._log.extend
         self._inner = inner
-        self._marker: Marker | None = None
+        self.marker: Marker | None = None
         self._thread = threading.get_ident()
         self._validating = False
         self._contexts: dict[tuple[bool, bool], dict[str, Span]] = {}
@@ -212,8 +260,8 @@ class LoopClock:
         self._number = -1
         self._epoch = 0
         self._open = False
-        self._body_done = False
-        self._in_body = False
+        self.body_done = False
+        self.in_body = False
         self._in_iterator = False
         self._step_traced = False
         self.users_profiler = self._make("", SpanKind("other", "other/user's profiler"))
@@ -253,14 +301,9 @@ class LoopClock:
 
     # What the callback calls
 
-    @property
-    def marker(self) -> Marker | None:
-        """Writes labels while a window is open."""
-        return self._marker
-
-    @marker.setter
-    def marker(self, marker: Marker | None) -> None:
-        self._marker = marker
+    def label_with(self, marker: Marker | None) -> None:
+        """Write labels with a marker from now on, or (None) no more."""
+        self.marker = marker
         self._switch()
 
     @property
@@ -317,7 +360,7 @@ class LoopClock:
     def role_begins(self, role: Role) -> None:
         """A span with a role is about to begin."""
         if role is Role.BODY:
-            self._in_body = True
+            self.in_body = True
         elif role is Role.ITERATOR:
             self._in_iterator = True
         elif role is Role.VALIDATION:
@@ -327,16 +370,31 @@ class LoopClock:
             self._settle_if_long()
         elif role is Role.AFTER_BATCHES:
             self._end_epoch()
-        elif self._in_body or self._in_iterator:
+        elif self.in_body or self._in_iterator:
             return
-        elif role is Role.FETCH or (role is Role.BATCH_START and (self._body_done or not self._open)):
+        elif role is Role.FETCH or (
+            role is Role.BATCH_START and self.fetches_itself and (self.body_done or not self._open)
+        ):
             self._begin_step()
+
+    def fetch_begins(self) -> None:
+        """A batch fetch is about to begin; the same as its role, where nothing else is to be done."""
+        if self.in_body or self._in_iterator:
+            return
+        if not self._open or self._number + 1 >= self.wake_at or len(self._log) > LONG_LOG:
+            self._begin_step()
+            return
+        now = self.now()
+        self.write((None, (now, self._end_of_step()), None, (now, None)))
+        self._number += 1
+        self.body_done = False
+        self.batch_size = None
 
     def role_ends(self, role: Role, *, failed: bool) -> None:
         """A span with a role has ended, ``failed`` if by an exception."""
         if role is Role.BODY:
-            self._in_body = False
-            self._body_done = not failed
+            self.in_body = False
+            self.body_done = not failed
         elif role is Role.ITERATOR:
             self._in_iterator = False
         elif role is Role.VALIDATION:
@@ -349,11 +407,11 @@ class LoopClock:
 
     def _begin_step(self) -> None:
         self._end_step()
-        if self.on_boundary is not None:
+        if self.on_boundary is not None and self._number + 1 >= self.wake_at:
             self.on_boundary(self._number + 1)
         self._number += 1
         self._open = True
-        self._body_done = False
+        self.body_done = False
         self._step_traced = self.traced
         self.batch_size = None
         self._mark(None)
@@ -361,8 +419,11 @@ class LoopClock:
     def _end_step(self) -> None:
         if self._open:
             self._open = False
-            self._mark((self._number, self._epoch, self._body_done, self._step_traced, self.batch_size))
+            self._mark(self._end_of_step())
             self._settle_if_long()
+
+    def _end_of_step(self) -> _StepEnd:
+        return self._number, self._epoch, self.body_done, self._step_traced, self.batch_size
 
     def _end_epoch(self) -> None:
         self._end_step()
@@ -474,7 +535,7 @@ class LoopClock:
 
     def _switch(self) -> None:
         """Look spans up in the present context: in validation or not, with labels or without."""
-        self._known = self._contexts.setdefault((self._validating, self._marker is not None), {})
+        self._known = self._contexts.setdefault((self._validating, self.marker is not None), {})
         self._spans.clear()
         self._spans.update(self._known)
 
@@ -498,7 +559,10 @@ class LoopClock:
         return self._inherited[key]
 
     def _make(self, action: str, kind: SpanKind, *, full: bool = False) -> Span:
-        make = _FullSpan if full or kind.role is not Role.NONE or self._marker is not None else Span
+        make = _FullSpan if full or kind.role is not Role.NONE or self.marker is not None else Span
+        if self.marker is None and not full:
+            idle = kind.role is Role.BATCH_START and not self.fetches_itself
+            make = {Role.FETCH: _FetchSpan, Role.BODY: _BodySpan}.get(kind.role, Span if idle else make)
         span = make(self, action, kind, kind.phase or "other")
         self._all.append(span)
         return span

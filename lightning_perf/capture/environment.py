@@ -97,26 +97,44 @@ def total_steps(trainer: Trainer, module: LightningModule, stage: Stage) -> int 
 def batch_size(batch: object) -> int | None:
     """Samples in a batch: the first dimension that its tensors share, or None where that is not clear.
 
-    Looks into mappings and sequences, but not into a sequence inside another: a list of images has as many
-    samples as items, a list of views has not.
+    Looks into mappings and sequences, but not into a sequence of tensors inside another: as many images as samples,
+    or as many views of each sample, nobody can tell.
     """
-    sizes = set(_first_dimensions(batch, nested=False))
-    return sizes.pop() if len(sizes) == 1 else None
+    path = path_to_samples(batch)
+    return samples_at(batch, path) if path is not None else None
 
 
-def _first_dimensions(batch: object, *, nested: bool) -> Iterable[int | None]:
+def path_to_samples(batch: object) -> list[object] | None:
+    """Keys and indices that lead to a tensor whose first dimension counts the samples, or None if none is sure to."""
+    found = list(_tensors(batch, [], nested=False))
+    sizes = {size for size, _ in found}
+    return found[0][1] if len(sizes) == 1 and None not in sizes else None
+
+
+def samples_at(batch: object, path: list[object]) -> int | None:
+    """First dimension of the tensor at a path; None in a batch that does not look like the one it was found in."""
+    try:
+        for key in path:
+            batch = batch[key]  # type: ignore[index]
+        return batch.shape[0]  # type: ignore[attr-defined, no-any-return]
+    except (LookupError, TypeError, AttributeError):
+        return None
+
+
+def _tensors(batch: object, path: list[object], *, nested: bool) -> Iterable[tuple[int | None, list[object]]]:
+    """First dimension (None where it may not count samples) of and path to every tensor that has one."""
     if isinstance(batch, torch.Tensor):
         if batch.ndim:
-            yield batch.shape[0]
+            yield batch.shape[0], path
     elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from _first_dimensions(value, nested=nested)
+        for key, value in batch.items():
+            yield from _tensors(value, [*path, key], nested=nested)
     elif isinstance(batch, (list, tuple)):
         if nested and any(isinstance(item, torch.Tensor) for item in batch):
-            yield None
+            yield None, path
             return
-        for item in batch:
-            yield from _first_dimensions(item, nested=True)
+        for index, item in enumerate(batch):
+            yield from _tensors(item, [*path, index], nested=True)
 
 
 def _finite(number: float) -> int | None:

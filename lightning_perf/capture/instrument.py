@@ -41,11 +41,11 @@ class Instrument:
         if callable(original):
             self._replace(owner, method, _TimedMethod(owner, method, original, self._open_span, span))
 
-    def wrap_class(self, instance: object, method: str, span: str) -> None:
-        """Time calls of a method on the class that defines it for ``instance``."""
+    def wrap_class(self, instance: object, method: str, span: str, first: Callable[[], None] | None = None) -> None:
+        """Time calls of a method on the class that defines it for ``instance``; ``first`` is done at the first call."""
         for kind in type(instance).__mro__:
             if method in vars(kind):
-                self._replace(kind, method, _timed_function(vars(kind)[method], self._open_span, span))
+                self._replace(kind, method, _timed_function(vars(kind)[method], self._open_span, span, first))
                 return
 
     def on_restore(self, action: Callable[[], None]) -> None:
@@ -96,15 +96,27 @@ def _plain_method(owner: object, method: str) -> object:
     return types.MethodType(getattr(type(owner), method), owner)
 
 
-def _timed_function(original: Callable[P, R], open_span: OpenSpan, span: str) -> Callable[P, R]:
+def _timed_function(
+    original: Callable[P, R], open_span: OpenSpan, span: str, first: Callable[[], None] | None
+) -> Callable[P, R]:
+    to_do = [first] if first is not None else []
+
     @functools.wraps(original)
     def timed(*args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling():  # code that torch.compile traces, where a clock has no meaning
             return original(*args, **kwargs)
+        if to_do:
+            to_do.pop()()
         with open_span(span):
             return original(*args, **kwargs)
 
     return timed
+
+
+def fetches_itself(module: LightningModule, stage: Stage) -> bool:
+    """Whether the module's step takes ``dataloader_iter`` instead of a batch."""
+    step = getattr(module, spans.STEP_HOOK[stage])
+    return "dataloader_iter" in inspect.signature(step).parameters
 
 
 def instrument(trainer: Trainer, module: LightningModule, stage: Stage, made: Instrument) -> None:
@@ -126,8 +138,7 @@ def instrument(trainer: Trainer, module: LightningModule, stage: Stage, made: In
         loop = {"validate": trainer.validate_loop, "test": trainer.test_loop, "predict": trainer.predict_loop}[stage]
         made.wrap(loop, "reset", spans.ITERATOR)
         made.wrap(loop, "on_run_end", spans.RUN_END)
-    if "dataloader_iter" in inspect.signature(module.training_step).parameters:
-        # The training step moves the batch itself; no loop calls this hook.
+    if fetches_itself(module, stage):  # and moves its batches itself: no loop calls this hook
         made.wrap_class(module, "transfer_batch_to_device", spans.TRANSFER)
     _instrument_logging(trainer, module, made)
 
@@ -141,14 +152,18 @@ def _instrument_logging(trainer: Trainer, module: LightningModule, made: Instrum
                 callback.log_dict = module.log_dict
 
     made.on_restore(rebind)
-    made.wrap_class(module, "log", f"{spans.LOGGING}self.log")
+    made.wrap_class(module, "log", f"{spans.LOGGING}self.log", first=lambda: _instrument_reduction(trainer, made))
     rebind()
-    connector = trainer._logger_connector
-    for method in ("on_batch_end", "update_train_step_metrics", "update_train_epoch_metrics", "log_metrics"):
-        made.wrap(connector, method, f"{spans.LOGGING}reduce")
+    made.wrap(trainer._logger_connector, "log_metrics", f"{spans.LOGGING}reduce")
     for logger in _unique(trainer.loggers):
         made.wrap(logger, "log_metrics", f"{spans.LOGGING}{type(logger).__name__}.log_metrics")
         made.wrap(logger, "save", f"{spans.LOGGING}{type(logger).__name__}.save")
+
+
+def _instrument_reduction(trainer: Trainer, made: Instrument) -> None:
+    """What logged values cost after ``self.log``: wrapped at its first call, as every wrapper costs each step."""
+    for method in ("on_batch_end", "update_train_step_metrics", "update_train_epoch_metrics"):
+        made.wrap(trainer._logger_connector, method, f"{spans.LOGGING}reduce")
 
 
 def _unique(items: Iterable[object]) -> list[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -55,6 +56,7 @@ class Session:
     def boundary(self, next_step: int | None) -> None:
         """Between two steps, or (None) at the end of an epoch: end what ends here, begin what begins."""
         if self.schedule is None:
+            self.clock.wake_at = 0
             return
         began_ns = time.perf_counter_ns()
         window = self._window
@@ -64,6 +66,9 @@ class Session:
                 self._close(window)
         if next_step is not None and self.folder is not None:
             self._begin(self.schedule, next_step)
+        if self._window is None:
+            upcoming = self.schedule.next_window(self.clock.step + 1 if next_step is None else next_step + 1)
+            self.clock.wake_at = math.inf if upcoming is None or self.folder is None else upcoming
         self.clock.profiler_ns += time.perf_counter_ns() - began_ns
 
     def finish(self) -> None:
@@ -105,7 +110,8 @@ class Session:
             return
         if not window.recording:
             window.record()
-            self._marks = self.clock.marker = Marks(self.clock)
+            self._marks = Marks(self.clock)
+            self.clock.label_with(self._marks)
             if self.module_depth:
                 self._marks.attach(self.module, self.module_depth)
         window.begin_step(step)
@@ -118,6 +124,7 @@ class Session:
             _one_window.release()
             self.note("another torch profiler is running: no trace was recorded while it ran")
             return
+        self.clock.wake_at = 0
         window = self._window = WindowProfiler(self.recording, self.clock.stage, self.rank)
         # A profiler that is still on crashes the interpreter at its exit.
         atexit.register(self.abandon)
@@ -136,7 +143,7 @@ class Session:
 
     def _close(self, window: WindowProfiler) -> None:
         """End a window. May be called again if it was broken off: nothing is forgotten before it is done."""
-        self.clock.marker = None
+        self.clock.label_with(None)
         try:
             if self._watch is not None:
                 self._watch.end()

@@ -65,12 +65,14 @@ TRANSFER: Final = OURS + "transfer_batch_to_device"
 LOGGING: Final = OURS + "logging."
 """Prefix of a logging span; the rest names what logs, for example ``self.log``."""
 
-_STEP_HOOK: Final[dict[Stage, str]] = {
+STEP_HOOK: Final[dict[Stage, str]] = {
     "fit": "training_step",
     "validate": "validation_step",
     "test": "test_step",
     "predict": "predict_step",
 }
+"""The module's and the strategy's hook that runs a batch."""
+
 _BATCH_START: Final[dict[Stage, str]] = {
     "fit": "on_train_batch_start",
     "validate": "on_validation_batch_start",
@@ -107,7 +109,7 @@ _OWN: Final[dict[str, SpanKind]] = {
     "save_checkpoint": SpanKind("checkpoint", "checkpoint"),
 }
 _PLAIN_HOOKS: Final = frozenset(
-    {"batch_to_device", "backward", "optimizer_step", *_STEP_HOOK.values()},
+    {"batch_to_device", "backward", "optimizer_step", *STEP_HOOK.values()},
 )
 """Hooks that are their phase: the label is the phase alone."""
 
@@ -149,7 +151,7 @@ def _classify(name: str, stage: Stage) -> SpanKind:
 def _classify_hook(kind: str, owner: str, hook: str, stage: Stage) -> SpanKind:
     phase = _PHASE_OF_HOOK.get(hook)
     if phase is not None:
-        role = Role.BODY if stage != "fit" and kind == "Strategy" and hook == _STEP_HOOK[stage] else Role.NONE
+        role = Role.BODY if stage != "fit" and kind == "Strategy" and hook == STEP_HOOK[stage] else Role.NONE
         plain = hook in _PLAIN_HOOKS and kind != "Callback"
         detail = hook if phase != "checkpoint" else f"{owner}.{hook}"
         return SpanKind(phase, phase if plain else f"{phase}/{detail}", role)

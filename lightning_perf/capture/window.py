@@ -63,6 +63,12 @@ class Schedule:
         """Whether a step is the last recorded one of its cycle."""
         return self.action(step) == "record" and (step - self.skip_first) % self.cycle == self.cycle - 1
 
+    def next_window(self, step: int) -> int | None:
+        """The first step from ``step`` on in which the profiler is to be started, None if there is none."""
+        into = max(0, step - self.skip_first)
+        cycle = into // self.cycle + (into % self.cycle > self.wait)
+        return None if self.repeat and cycle >= self.repeat else self.skip_first + cycle * self.cycle + self.wait
+
     @property
     def first_recorded(self) -> int:
         """Number of the first recorded step."""

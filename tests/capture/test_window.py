@@ -40,6 +40,12 @@ def test_schedule_means_what_torch_means(schedule: Schedule) -> None:
         assert schedule.ends_window(step) == (action is torch.profiler.ProfilerAction.RECORD_AND_SAVE)
 
 
+@given(schedule=SCHEDULES, step=st.integers(0, 40))
+def test_next_window_is_the_next_step_that_begins_one(schedule: Schedule, step: int) -> None:
+    upcoming = [later for later in range(step, step + 60) if schedule.begins_window(later)]
+    assert schedule.next_window(step) == (upcoming[0] if upcoming else None)
+
+
 def windows_of(schedule: Schedule, steps: int) -> list[list[int]]:
     """Recorded steps of each cycle, the last one possibly cut short, by counting."""
     windows: list[list[int]] = []
