@@ -7,6 +7,7 @@ or absent, never 0.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from lightning_perf.names import Cause, Phase
 from lightning_perf.runinfo import SCHEMA, Record, RunInfo, read_record
@@ -147,6 +148,122 @@ class TraceMemory(Record, frozen=True, kw_only=True):
     cpu_growth_bytes: int | None
 
 
+class Operator(Record, frozen=True, kw_only=True):
+    """An operator of the host (``aten::mm``, ``autograd::engine::...``) by name, or by name and input shapes.
+
+    ``self_us`` is the time as innermost operator of its thread, ``total_us`` the whole time, where a call inside
+    one of the same row is not counted again. ``launches`` counts the runtime calls that launched device work, and
+    ``self_device_us`` is the duration of that work, while the operator was the innermost one; ``device_us`` is that
+    of all work launched inside. They are None where the trace holds no device operations. ``shapes`` is None where
+    rows are not grouped by shapes, or none were recorded.
+
+    Over all rows, ``self_device_us`` adds up to the duration of all device operations. The row ``(no operator)``
+    holds what no operator launched, or whose launch is not in the trace; ``(others)`` sums the cheapest operators.
+    """
+
+    name: str
+    shapes: str | None = None
+    calls: int
+    self_us: float
+    total_us: float
+    launches: int | None
+    self_device_us: float | None
+    device_us: float | None
+
+
+ModuleSource = Literal["label", "frame"]
+"""Where a module's calls were seen: this package's labels, or Python frames (``with_stack``)."""
+
+
+class Module(Record, frozen=True, kw_only=True):
+    """Forward calls of a module. Labels name it (``layer4.1``), frames give its class and a number (``Conv2d_3``).
+
+    Figures are those of :class:`Operator`, of modules among themselves. What the backward pass launches on its own
+    thread belongs to none.
+    """
+
+    name: str
+    source: ModuleSource
+    calls: int
+    self_us: float
+    total_us: float
+    launches: int | None
+    self_device_us: float | None
+    device_us: float | None
+
+
+class Kernel(Record, frozen=True, kw_only=True):
+    """Kernels of one name on all devices of the trace; ``(others)`` sums those with the least time.
+
+    ``busy_ratio`` is their time over the devices' busy time: kernels that run at once make ratios add up to more
+    than 1. Of ``calls``, ``launched`` have a launch call in the trace. ``launch_latency_us`` is the mean time from
+    the call's end to the kernel's start, 0 for a kernel that starts before; ``negative_latencies`` counts those that
+    seem to start before their call does, which only clocks that disagree can show. ``shorter_than_launch`` counts
+    those that took less time than their call, ``graph_calls`` those launched by a CUDA or HIP graph.
+    ``queue_depth`` is the mean number of operations that waited on the same stream when one was launched.
+    """
+
+    name: str
+    calls: int
+    total_us: float
+    mean_us: float
+    min_us: float
+    max_us: float
+    busy_ratio: float | None
+    launched: int
+    launch_latency_us: float | None
+    negative_latencies: int
+    shorter_than_launch: int
+    graph_calls: int
+    queue_depth: float | None
+
+
+HostMemory = Literal["pinned", "pageable"]
+
+
+class Copy(Record, frozen=True, kw_only=True):
+    """Copies of one kind (``HtoD``, ``DtoH``, ``DtoD``, ... or ``Memset``).
+
+    ``memory`` is None where no host memory takes part, or the trace does not tell which. ``bytes`` and ``gb_per_s``
+    (10**9 bytes a second) are those of the copies whose size the trace tells.
+    """
+
+    kind: str
+    memory: HostMemory | None
+    calls: int
+    total_us: float
+    bytes: int | None
+    gb_per_s: float | None
+
+
+class Collective(Record, frozen=True, kw_only=True):
+    """Collectives of one device operation's name, and of the same arguments where torch recorded them.
+
+    ``collective`` is the call's name (``allreduce``), ``in_elements`` and ``out_elements`` are what one rank puts in
+    and gets out in one call. Of the time of each call, ``overlapped_us`` is when other work than collectives ran on
+    its device, ``exposed_us`` the rest. The union of exposed times is the device's ``exposed_communication_us``:
+    sums over rows are the same where no two collectives run at once, and larger where they do.
+
+    ``bytes`` is the size of all calls, the larger of what goes in and comes out of one rank, and ``gb_per_s`` that
+    size over the time: the algorithm bandwidth of nccl-tests
+    (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md).
+    """
+
+    name: str
+    collective: str | None
+    dtype: str | None
+    in_elements: int | None
+    out_elements: int | None
+    group: str | None
+    group_size: int | None
+    calls: int
+    total_us: float
+    exposed_us: float
+    overlapped_us: float
+    bytes: int | None
+    gb_per_s: float | None
+
+
 class Quality(Record, frozen=True, kw_only=True):
     """Something wrong with a trace, and what was done about it."""
 
@@ -166,6 +283,11 @@ class Window(Record, frozen=True, kw_only=True):
     devices: list[Device]
     memory: TraceMemory | None
     quality: list[Quality]
+    operators: list[Operator] = []
+    kernels: list[Kernel] = []
+    modules: list[Module] = []
+    collectives: list[Collective] = []
+    copies: list[Copy] = []
 
 
 class Analysis(Record, frozen=True, kw_only=True):

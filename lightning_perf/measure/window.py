@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from lightning_perf.decode.trace import Trace
 from lightning_perf.measure.analysis import Quality, Step, Window
+from lightning_perf.measure.collectives import measure_collectives
 from lightning_perf.measure.devices import device_work, measure_device
+from lightning_perf.measure.kernels import measure_copies, measure_kernels
 from lightning_perf.measure.launches import launch_rows
 from lightning_perf.measure.memory import measure_memory
+from lightning_perf.measure.operators import measure_modules, measure_operators
 from lightning_perf.measure.phases import step_phases
 from lightning_perf.measure.steps import data_loading, host_steps, inside_ns
+from lightning_perf.measure.tally import ROWS, device_calls
 
 
-def measure_trace(trace: Trace) -> Window:
-    """Measure a trace: its steps, its devices over their spans and over the complete steps, its memory.
+def measure_trace(trace: Trace, *, by_shape: bool = False, limit: int | None = ROWS) -> Window:
+    """Measure a trace: its steps, its devices over their spans and over the complete steps, its memory, what ran.
 
     Pure: the same trace gives the same window. Times are summed as integer nanoseconds and divided once.
+
+    Args:
+        trace: the trace.
+        by_shape: one row for each combination of an operator's input shapes, which the trace must have been read with.
+        limit: rows of operators, kernels and modules; the others are summed in one more row. None keeps all.
     """
     launches = launch_rows(trace)
     work = device_work(trace)
     loading = data_loading(trace)
     steps = host_steps(trace, launches)
+    calls = device_calls(trace, launches)
     return Window(
         rank=trace.rank,
         trace=trace.path,
@@ -40,4 +50,9 @@ def measure_trace(trace: Trace) -> Window:
         devices=[measure_device(trace, device, steps, launches) for device in work],
         memory=measure_memory(trace.memory),
         quality=[Quality(code=note.code, message=note.message, count=note.count) for note in trace.quality],
+        operators=measure_operators(trace, calls, by_shape=by_shape, limit=limit),
+        kernels=measure_kernels(trace, launches, busy_ns=sum(device.busy.total for device in work), limit=limit),
+        modules=measure_modules(trace, calls, limit=limit),
+        collectives=measure_collectives(trace, launches),
+        copies=measure_copies(trace),
     )

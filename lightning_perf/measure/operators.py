@@ -1,0 +1,112 @@
+"""Operators and modules: host time by nesting, device time by what they launched."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Trace
+from lightning_perf.measure.analysis import Module, ModuleSource, Operator
+from lightning_perf.measure.tally import OTHERS, DeviceCalls, tally
+from lightning_perf.names import label
+
+NO_OPERATOR: Final = "(no operator)"
+"""Name of the row for device work that no operator launched, or whose launch is not in the trace."""
+
+_MODULE_LABEL: Final = label("forward") + "/"
+_MODULE_FRAME: Final = "nn.Module: "
+
+# Ranges, not operators. Traces of torch before 1.9 do not tell them apart.
+_RANGE: Final = re.compile(r"ProfilerStep\s*#|enumerate\(Data|Optimizer\.(?:step|zero_grad)#|\[pl\]|perf/")
+
+
+def measure_operators(trace: Trace, calls: DeviceCalls, *, by_shape: bool, limit: int | None) -> list[Operator]:
+    """Operators by name, or by name and input shapes, the most expensive (host and device time) first.
+
+    Operators of the backward pass are rows of their own, as torch names them (``autograd::engine::...``). Self times
+    add up to the union of operators of each thread, and ``self_device_us`` to the duration of all device operations.
+
+    Args:
+        trace: the trace; to group by shapes, it must have been read with them.
+        calls: its :func:`~lightning_perf.measure.tally.device_calls`.
+        by_shape: one row for each combination of input shapes.
+        limit: operators to keep; the others are summed in a row :data:`~lightning_perf.measure.tally.OTHERS`.
+    """
+    is_range = np.array([_RANGE.match(name) is not None for name in trace.names], dtype=np.bool_)
+    rows = np.flatnonzero((trace.category == Category.CPU_OP) & ~is_range[trace.name_id])
+    shapes = len(trace.shapes) + 1  # the last one stands for none
+    keys = trace.name_id[rows].astype(np.int64) * shapes
+    keys += trace.shape_id[rows] % shapes if by_shape else 0
+    work_ns, known = _device_work(trace)
+    found = []
+    for sums in tally(trace, rows, keys, calls, limit):
+        name, shape = (None, None) if sums.key is None else divmod(sums.key, shapes)
+        work_ns -= sums.self_device_ns
+        found.append(
+            Operator(
+                name=OTHERS if name is None else trace.names[name],
+                shapes=trace.shapes[shape] if by_shape and shape is not None and shape < len(trace.shapes) else None,
+                calls=sums.calls,
+                self_us=sums.self_ns / 1000,
+                total_us=sums.total_ns / 1000,
+                launches=sums.launches if known else None,
+                self_device_us=sums.self_device_ns / 1000 if known else None,
+                device_us=sums.device_ns / 1000 if known else None,
+            )
+        )
+    if work_ns:
+        found.append(
+            Operator(
+                name=NO_OPERATOR,
+                calls=0,
+                self_us=0.0,
+                total_us=0.0,
+                launches=None,
+                self_device_us=work_ns / 1000,
+                device_us=work_ns / 1000,
+            )
+        )
+    return found
+
+
+def measure_modules(trace: Trace, calls: DeviceCalls, *, limit: int | None) -> list[Module]:
+    """Forward calls of modules, from this package's labels and from Python frames, each source for itself.
+
+    Args:
+        trace: the trace.
+        calls: its :func:`~lightning_perf.measure.tally.device_calls`.
+        limit: modules to keep of each source; the others are summed in one row.
+    """
+    return [
+        *_modules(trace, calls, "label", Category.ANNOTATION, _MODULE_LABEL, limit),
+        *_modules(trace, calls, "frame", Category.PYTHON, _MODULE_FRAME, limit),
+    ]
+
+
+def _modules(
+    trace: Trace, calls: DeviceCalls, source: ModuleSource, category: Category, prefix: str, limit: int | None
+) -> list[Module]:
+    named = np.array([name.startswith(prefix) for name in trace.names], dtype=np.bool_)
+    rows = np.flatnonzero((trace.category == category) & named[trace.name_id]) if named.any() else trace.start_ns[:0]
+    known = _device_work(trace)[1]
+    return [
+        Module(
+            name=OTHERS if sums.key is None else trace.names[sums.key].removeprefix(prefix),
+            source=source,
+            calls=sums.calls,
+            self_us=sums.self_ns / 1000,
+            total_us=sums.total_ns / 1000,
+            launches=sums.launches if known else None,
+            self_device_us=sums.self_device_ns / 1000 if known else None,
+            device_us=sums.device_ns / 1000 if known else None,
+        )
+        for sums in tally(trace, rows, trace.name_id[rows].astype(np.int64), calls, limit)
+    ]
+
+
+def _device_work(trace: Trace) -> tuple[int, bool]:
+    """Duration of all device operations, and whether there are any."""
+    operations = trace.category <= LAST_DEVICE_OPERATION
+    return int(trace.duration_ns[operations].sum()), bool(operations.any())
