@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ContextDecorator, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Final, Protocol
 
-from lightning_perf.capture.ledger import SERIES_LIMIT, Ledger
-from lightning_perf.capture.spans import Role, SpanKind, classify, inherited
-from lightning_perf.names import PHASES, Phase, Stage
-from lightning_perf.runinfo import EpochStart, LoopRecord, SpanTotal
-
-_DATA: Final = PHASES.index("data")
+from lightning_perf.capture.books import Books, StepEnd
+from lightning_perf.capture.kinds import Role, SpanKind, classify, inherited
+from lightning_perf.capture.span import Span
+from lightning_perf.names import Phase, Stage
+from lightning_perf.runinfo import LoopRecord
 
 LONG_LOG: Final = 4096
 """Entries after which the log is worked up: some forty steps, 0.2 MB."""
@@ -57,49 +55,17 @@ class InnerProfiler(Protocol):
         """End an action."""
 
 
-class Span(ContextDecorator):
-    """One named span in one context, and its own re-entrant context manager. ``ns`` is its time in this step."""
+class _ClockSpan(Span):
+    """A span that tells the clock more than the time."""
 
-    __slots__ = (
-        "action",
-        "calls",
-        "clock",
-        "column",
-        "kind",
-        "label",
-        "now",
-        "ns",
-        "phase",
-        "plain_ns",
-        "traced_ns",
-        "write",
-    )
+    __slots__ = ("clock",)
 
     def __init__(self, clock: LoopClock, action: str, kind: SpanKind, phase: Phase) -> None:
+        super().__init__(clock.write, clock.now, action, kind, phase)
         self.clock = clock
-        self.action = action
-        self.kind = kind
-        self.phase = phase
-        self.column = PHASES.index(phase)
-        self.label = kind.label if kind.marked else ""
-        self.now = clock.now
-        self.write = clock.write
-        self.ns = 0
-        self.plain_ns = 0
-        self.traced_ns = 0
-        self.calls = 0
-
-    def __enter__(self) -> str:
-        self.write((self, self.now()))
-        return self.action
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.write((self, ~self.now()))  # negative: an end
 
 
-class _FullSpan(Span):
+class _FullSpan(_ClockSpan):
     """A span that may move the clock to another step, or that is labelled in the trace of an open window."""
 
     __slots__ = ()
@@ -124,7 +90,7 @@ class _FullSpan(Span):
             clock.role_ends(self.kind.role, failed=kind is not None)
 
 
-class _FetchSpan(Span):
+class _FetchSpan(_ClockSpan):
     """A batch fetch: the shortest way from one step to the next."""
 
     __slots__ = ()
@@ -145,7 +111,7 @@ class _FetchSpan(Span):
         self.write((self, ~self.now()))
 
 
-class _BodySpan(Span):
+class _BodySpan(_ClockSpan):
     """The batch itself, in as few steps as will do."""
 
     __slots__ = ()
@@ -198,10 +164,6 @@ class _PassedOn:
             return self.inner.__exit__(kind, error, traceback)
 
 
-_StepEnd = tuple[int, int, bool, bool, int | None]
-"""A step's number, its epoch, whether it is complete, whether it was traced, and its samples if known."""
-
-
 class LoopClock:
     """Keeps the time of one stage of one run.
 
@@ -233,8 +195,6 @@ class LoopClock:
         self.traced = False
         self.batch_size: int | None = None
         self.profiler_ns = 0
-        # Pairs of a span and a time, or of None and (time, _StepEnd, or None where a step begins). Each pair is
-        # written in one call, so that an interrupt cannot tear it.
         self._log: list[object] = []
         self.write = self._log.extend
         self._inner = inner
@@ -245,17 +205,8 @@ class LoopClock:
         self._known: dict[str, Span] = {}
         self._spans = _Spans(self._find)
         self._inherited: dict[tuple[str, Phase], Span] = {}
-        self._all: list[Span] = []
         self._switch()
-        # Where the worked-up part of the log ends.
-        self._last = now()
-        self._stack: list[Span] = [self._make("", SpanKind("other", "other"))]
-        self._touched: list[Span] = []
-        self._iterator_ns = 0
-        self._outside_ns = 0
-        self._epoch_of_last_step = -1
-        self._ledger = Ledger()
-        self._epoch_starts: deque[EpochStart] = deque(maxlen=SERIES_LIMIT)
+        self._books = Books(Span(self.write, now, "", SpanKind("other", "other"), "other"), now())
         # Where the loop is.
         self._number = -1
         self._epoch = 0
@@ -314,26 +265,22 @@ class LoopClock:
     @property
     def phase(self) -> Phase:
         """Phase that the loop is in now."""
-        self.settle()
-        return self._stack[-1].phase
+        self._settle()
+        return self._books.stack[-1].phase
 
     @property
     def depth(self) -> int:
         """How many spans are open."""
-        self.settle()
-        return len(self._stack) - 1
+        self._settle()
+        return len(self._books.stack) - 1
 
     def start_afresh(self) -> None:
         """The loop begins: forget steps that were none of its (a learning rate finder's), keep the iterator made."""
         self._end_step()
         self._mark(None)
-        self.settle()
-        self._ledger = Ledger()
-        self._epoch_starts.clear()
-        self._number, self._epoch, self._epoch_of_last_step = -1, 0, -1
-        self._outside_ns = self.profiler_ns = 0
-        for span in self._all:
-            span.calls = span.plain_ns = span.traced_ns = 0
+        self._settle()
+        self._books.start_afresh()
+        self._number, self._epoch, self.profiler_ns = -1, 0, 0
 
     def finish(self) -> LoopRecord:
         """End the last step and give everything that was kept. May be called again; later time is then included."""
@@ -343,17 +290,8 @@ class LoopClock:
 
     def record(self) -> LoopRecord:
         """Everything kept so far, over the steps that have ended."""
-        self.settle()
-        return LoopRecord(
-            plain=self._ledger.plain.totals(self._phase_totals(traced=False)),
-            traced=self._ledger.traced.totals(self._phase_totals(traced=True)),
-            incomplete_steps=self._ledger.incomplete_steps,
-            outside_ns=self._outside_ns,
-            profiler_ns=self.profiler_ns,
-            series=self._ledger.series(),
-            spans=self._span_totals(),
-            epoch_starts=list(self._epoch_starts),
-        )
+        self._settle()
+        return self._books.record(self.profiler_ns)
 
     # What spans call
 
@@ -422,7 +360,7 @@ class LoopClock:
             self._mark(self._end_of_step())
             self._settle_if_long()
 
-    def _end_of_step(self) -> _StepEnd:
+    def _end_of_step(self) -> StepEnd:
         return self._number, self._epoch, self.body_done, self._step_traced, self.batch_size
 
     def _end_epoch(self) -> None:
@@ -431,105 +369,19 @@ class LoopClock:
         if self.on_boundary is not None:
             self.on_boundary(None)
 
-    def _mark(self, end: _StepEnd | None) -> None:
+    def _mark(self, end: StepEnd | None) -> None:
         """Write that a step ended, or (None) that one begins."""
         self.write((None, (self.now(), end)))
 
-    # Working up the log
-
-    def settle(self) -> None:
-        """Work up what was written so far."""
+    def _settle(self) -> None:
+        """Bring the books up to date."""
         entries = self._log.copy()
         del self._log[: len(entries)]
-        stack, touched, last = self._stack, self._touched, self._last
-        for span, time_ns in zip(entries[::2], entries[1::2], strict=True):
-            if span is None:
-                last = self._settle_boundary(last, *time_ns)  # type: ignore[misc]
-                continue
-            began = time_ns >= 0  # type: ignore[operator]
-            now = time_ns if began else ~time_ns  # type: ignore[operator]
-            top = stack[-1]
-            top.ns += now - last  # type: ignore[operator]
-            touched.append(top)
-            last = now  # type: ignore[assignment]
-            if began:
-                span.calls += 1  # type: ignore[attr-defined]
-                stack.append(span)  # type: ignore[arg-type]
-            elif top is span:
-                stack.pop()
-            elif span in stack:  # an exception left those inside it open
-                while stack.pop() is not span:
-                    pass
-        self._last = last
+        self._books.work_up(entries)
 
     def _settle_if_long(self) -> None:
         if len(self._log) > LONG_LOG:
-            self.settle()
-
-    def _settle_boundary(self, last: int, now: int, end: _StepEnd | None) -> int:
-        self._stack[-1].ns += now - last
-        self._touched.append(self._stack[-1])
-        if end is None:
-            self._book_outside()
-        else:
-            self._book_step(*end)
-        return now
-
-    def _book_step(self, number: int, epoch: int, complete: bool, traced: bool, samples: int | None) -> None:  # noqa: FBT001 - a _StepEnd
-        """Enter a step into the ledger."""
-        phases_ns = [0] * len(PHASES)
-        for span in self._touched:
-            ns = span.ns
-            if ns:
-                phases_ns[span.column] += ns
-                if complete:
-                    if traced:
-                        span.traced_ns += ns
-                    else:
-                        span.plain_ns += ns
-                span.ns = 0
-        self._touched.clear()
-        self._ledger.add_step(number, epoch, phases_ns, complete=complete, traced=traced, samples=samples)
-        if epoch != self._epoch_of_last_step:
-            self._epoch_of_last_step = epoch
-            first_fetch_ns = phases_ns[_DATA] - self._iterator_ns
-            self._epoch_starts.append(
-                EpochStart(epoch=epoch, iterator_ns=self._iterator_ns, first_fetch_ns=first_fetch_ns)
-            )
-        self._iterator_ns = 0
-
-    def _book_outside(self) -> None:
-        """Book the time since the last step ended. Making an iterator stays on its span, for the next step."""
-        kept = []
-        self._iterator_ns = 0
-        for span in self._touched:
-            if span.column == _DATA:
-                if span not in kept:
-                    kept.append(span)
-                    self._iterator_ns += span.ns
-            else:
-                self._outside_ns += span.ns
-                span.ns = 0
-        self._touched[:] = kept
-
-    def _phase_totals(self, *, traced: bool) -> dict[Phase, int]:
-        totals = dict.fromkeys(PHASES, 0)
-        for span in self._all:
-            totals[span.phase] += span.traced_ns if traced else span.plain_ns
-        return totals
-
-    def _span_totals(self) -> list[SpanTotal]:
-        """Sums by label: two spans may share one, for example two checkpoint callbacks."""
-        sums: dict[tuple[str, Phase], list[int]] = {}
-        for span in self._all:
-            if span.plain_ns or span.traced_ns:
-                row = sums.setdefault((span.kind.name, span.phase), [0, 0, 0])
-                for column, value in enumerate((span.calls, span.plain_ns, span.traced_ns)):
-                    row[column] += value
-        return [
-            SpanTotal(name=name, phase=phase, calls=calls, plain_ns=plain_ns, traced_ns=traced_ns)
-            for (name, phase), (calls, plain_ns, traced_ns) in sorted(sums.items(), key=lambda row: -sum(row[1][1:]))
-        ]
+            self._settle()
 
     # Finding spans
 
@@ -559,10 +411,14 @@ class LoopClock:
         return self._inherited[key]
 
     def _make(self, action: str, kind: SpanKind, *, full: bool = False) -> Span:
-        make = _FullSpan if full or kind.role is not Role.NONE or self.marker is not None else Span
-        if self.marker is None and not full:
-            idle = kind.role is Role.BATCH_START and not self.fetches_itself
-            make = {Role.FETCH: _FetchSpan, Role.BODY: _BodySpan}.get(kind.role, Span if idle else make)
-        span = make(self, action, kind, kind.phase or "other")
-        self._all.append(span)
+        phase = kind.phase or "other"
+        idle = kind.role is Role.NONE or (kind.role is Role.BATCH_START and not self.fetches_itself)
+        span: Span
+        if full or self.marker is not None or (kind.role not in (Role.FETCH, Role.BODY) and not idle):
+            span = _FullSpan(self, action, kind, phase)
+        elif idle:
+            span = Span(self.write, self.now, action, kind, phase)
+        else:
+            span = (_FetchSpan if kind.role is Role.FETCH else _BodySpan)(self, action, kind, phase)
+        self._books.spans.append(span)
         return span

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import torch
 
-from lightning_perf.capture import spans
+from lightning_perf.capture import kinds
 from lightning_perf.names import Stage
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _timed_function(
 
 def fetches_itself(module: LightningModule, stage: Stage) -> bool:
     """Whether the module's step takes ``dataloader_iter`` instead of a batch."""
-    step = getattr(module, spans.STEP_HOOK[stage])
+    step = getattr(module, kinds.STEP_HOOK[stage])
     return "dataloader_iter" in inspect.signature(step).parameters
 
 
@@ -129,17 +129,17 @@ def instrument(trainer: Trainer, module: LightningModule, stage: Stage, made: In
     """
     if stage == "fit":
         epoch_loop = trainer.fit_loop.epoch_loop
-        made.wrap(trainer.fit_loop, "setup_data", spans.ITERATOR)
-        made.wrap(epoch_loop, "on_run_start", spans.ITERATOR)
-        made.wrap(epoch_loop.val_loop, "run", spans.VALIDATION)
+        made.wrap(trainer.fit_loop, "setup_data", kinds.ITERATOR)
+        made.wrap(epoch_loop, "on_run_start", kinds.ITERATOR)
+        made.wrap(epoch_loop.val_loop, "run", kinds.VALIDATION)
         if not module.automatic_optimization:
-            made.wrap(trainer.strategy, "backward", spans.BACKWARD)
+            made.wrap(trainer.strategy, "backward", kinds.BACKWARD)
     else:
         loop = {"validate": trainer.validate_loop, "test": trainer.test_loop, "predict": trainer.predict_loop}[stage]
-        made.wrap(loop, "reset", spans.ITERATOR)
-        made.wrap(loop, "on_run_end", spans.RUN_END)
+        made.wrap(loop, "reset", kinds.ITERATOR)
+        made.wrap(loop, "on_run_end", kinds.RUN_END)
     if fetches_itself(module, stage):  # and moves its batches itself: no loop calls this hook
-        made.wrap_class(module, "transfer_batch_to_device", spans.TRANSFER)
+        made.wrap_class(module, "transfer_batch_to_device", kinds.TRANSFER)
     _instrument_logging(trainer, module, made)
 
 
@@ -152,18 +152,18 @@ def _instrument_logging(trainer: Trainer, module: LightningModule, made: Instrum
                 callback.log_dict = module.log_dict
 
     made.on_restore(rebind)
-    made.wrap_class(module, "log", f"{spans.LOGGING}self.log", first=lambda: _instrument_reduction(trainer, made))
+    made.wrap_class(module, "log", f"{kinds.LOGGING}self.log", first=lambda: _instrument_reduction(trainer, made))
     rebind()
-    made.wrap(trainer._logger_connector, "log_metrics", f"{spans.LOGGING}reduce")
+    made.wrap(trainer._logger_connector, "log_metrics", f"{kinds.LOGGING}reduce")
     for logger in _unique(trainer.loggers):
-        made.wrap(logger, "log_metrics", f"{spans.LOGGING}{type(logger).__name__}.log_metrics")
-        made.wrap(logger, "save", f"{spans.LOGGING}{type(logger).__name__}.save")
+        made.wrap(logger, "log_metrics", f"{kinds.LOGGING}{type(logger).__name__}.log_metrics")
+        made.wrap(logger, "save", f"{kinds.LOGGING}{type(logger).__name__}.save")
 
 
 def _instrument_reduction(trainer: Trainer, made: Instrument) -> None:
     """What logged values cost after ``self.log``: wrapped at its first call, as every wrapper costs each step."""
     for method in ("on_batch_end", "update_train_step_metrics", "update_train_epoch_metrics"):
-        made.wrap(trainer._logger_connector, method, f"{spans.LOGGING}reduce")
+        made.wrap(trainer._logger_connector, method, f"{kinds.LOGGING}reduce")
 
 
 def _unique(items: Iterable[object]) -> list[object]:
