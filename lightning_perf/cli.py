@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from lightning_perf import __version__
 from lightning_perf.errors import PerfError
 
+if TYPE_CHECKING:
+    from lightning_perf.report.tables import TableName
+
 OK, FAILED, USAGE = 0, 1, 2
 """Exit codes: fine; some input could not be read; the command line was wrong."""
+
+_TABLES: Final = ("operators", "kernels", "modules", "collectives", "copies", "gaps")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         return USAGE
+    _check(options)
     try:
+        if options.table is not None:
+            return table_command(
+                options.paths,
+                options.table,
+                options.sort,
+                options.top,
+                csv=options.csv,
+                by_shape=options.group_by_shape,
+            )
         return analyze_command(options.paths, options.json)
     except PerfError as error:
         _complain(error)
@@ -38,12 +54,7 @@ def analyze_command(paths: Sequence[str], json_target: str | None) -> int:
     from lightning_perf.report.console import summarize_run, summarize_trace
 
     failures: list[PerfError] = []
-
-    def fail(error: PerfError) -> None:
-        failures.append(error)
-        _complain(error)
-
-    analysis = analyze(paths, on_error=fail)
+    analysis = analyze(paths, on_error=_collect(failures))
     if json_target is not None:
         import msgspec
 
@@ -65,6 +76,34 @@ def analyze_command(paths: Sequence[str], json_target: str | None) -> int:
     return FAILED if failures else OK
 
 
+def table_command(
+    paths: Sequence[str], name: TableName, sort: str | None, top: int | None, *, csv: bool, by_shape: bool
+) -> int:
+    """Analyse traces; print one table of each, or one CSV file of all."""
+    from lightning_perf.pipeline import analyze
+    from lightning_perf.report.tables import TOP, table_of, table_text, tables_csv
+
+    failures: list[PerfError] = []
+    analysis = analyze(paths, on_error=_collect(failures), by_shape=by_shape, all_rows=True)
+    top = top if top is not None or csv else TOP
+    tables = [table_of(window, name, sort=sort, top=top) for window in analysis.windows]
+    if csv:
+        sys.stdout.write(tables_csv(tables))
+    else:
+        print("\n\n".join(map(table_text, tables)))
+    return FAILED if failures else OK
+
+
+def _collect(failures: list[PerfError]) -> Callable[[PerfError], None]:
+    """Show each error as it happens, and keep it."""
+
+    def fail(error: PerfError) -> None:
+        failures.append(error)
+        _complain(error)
+
+    return fail
+
+
 def _complain(error: PerfError) -> None:
     print(f"lightning-perf: {error}", file=sys.stderr)
 
@@ -84,7 +123,47 @@ def _parser() -> argparse.ArgumentParser:
         "paths", nargs="+", metavar="PATH", help="trace file, or folder to search for *.pt.trace.json(.gz)"
     )
     analyze.add_argument("--json", metavar="FILE", help="write the whole analysis as JSON to FILE, or to stdout if -")
+    tables = analyze.add_argument_group("tables", "instead of the summary, one table of each trace")
+    tables.add_argument("--table", choices=_TABLES, help="what the table lists")
+    tables.add_argument("--sort", metavar="COLUMN", help="column to sort by (default: the most expensive one)")
+    tables.add_argument("--top", metavar="N", type=_rows, help="rows to show (default: 20, with --csv all)")
+    tables.add_argument("--group-by-shape", action="store_true", help="list operators by name and input shapes")
+    tables.add_argument("--csv", action="store_true", help="print raw values with full names")
+    analyze.set_defaults(complain=analyze.error)
     return parser
+
+
+def _rows(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a number of rows, at least 1")
+    return number
+
+
+def _check(options: argparse.Namespace) -> None:
+    """End with a usage error where options do not go together."""
+    if options.table is None:
+        given = {"--sort": options.sort, "--top": options.top, "--csv": options.csv}
+        given["--group-by-shape"] = options.group_by_shape
+        for option, value in given.items():
+            if value:
+                options.complain(f"argument {option}: only with --table; add --table {'|'.join(_TABLES)}")
+        return
+    if options.json is not None:
+        options.complain("argument --table: not with --json, which holds all tables; leave one of them out")
+    if options.group_by_shape and options.table != "operators":
+        options.complain("argument --group-by-shape: only with --table operators")
+    if options.sort is not None:
+        from lightning_perf.report.tables import sort_names
+
+        names = sort_names(options.table)
+        if options.sort not in names:
+            options.complain(
+                f"argument --sort: {options.table} have no column {options.sort!r}; expected one of: {', '.join(names)}"
+            )
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ def analyze(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
     on_error: Callable[[TraceError], None] | None = None,
+    by_shape: bool = False,
+    all_rows: bool = False,
 ) -> Analysis:
     """Analyse a trace file, a folder of traces (searched with its subfolders), or several of them.
 
@@ -37,6 +39,8 @@ def analyze(
         path: file or folder, or several.
         on_error: called for each trace that cannot be read, which is then left out. Without it the first
             such trace raises.
+        by_shape: one row of the operators for each combination of input shapes that the trace recorded.
+        all_rows: keep all operators, kernels and modules; else the cheapest are summed in one row of each.
 
     Returns:
         One Analysis with one window per trace, in the order of the paths and of names within a folder.
@@ -59,23 +63,25 @@ def analyze(
             continue
         for trace in traces:
             try:
-                windows.append(analyze_trace(trace))
+                windows.append(analyze_trace(trace, by_shape=by_shape, all_rows=all_rows))
             except TraceError as error:
                 _report(error, on_error)
     loop = measure_loop(run.loop) if run is not None and run.loop is not None else None
     return Analysis(run=run, loop=loop, windows=windows)
 
 
-def analyze_trace(path: Path) -> Window:
-    """Decode and measure one trace file.
+def analyze_trace(path: Path, *, by_shape: bool = False, all_rows: bool = False) -> Window:
+    """Decode and measure one trace file, as :func:`analyze` does.
 
     Raises:
         TraceError: the trace cannot be read.
     """
     from lightning_perf.decode.reader import read_trace
+    from lightning_perf.measure.tally import ROWS
     from lightning_perf.measure.window import measure_trace
 
-    return measure_trace(read_trace(path))
+    trace = read_trace(path, shapes=by_shape)
+    return measure_trace(trace, by_shape=by_shape, limit=None if all_rows else ROWS)
 
 
 def analyze_elsewhere(path: Path) -> Window:
