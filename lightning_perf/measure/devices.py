@@ -11,12 +11,13 @@ import numpy as np
 
 from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int64s, Trace
 from lightning_perf.measure.analysis import Device, DeviceWindow
+from lightning_perf.measure.causes import idle_time
+from lightning_perf.measure.host import HOST, read_host
 from lightning_perf.measure.intervals import Intervals, clip, gaps, split, subtract, union
 from lightning_perf.measure.launches import NO_LAUNCH
 from lightning_perf.measure.steps import HostStep
 
 _COLLECTIVE: Final = re.compile(r"nccl|rccl|hccl|oneccl|cross_device_reduce", re.IGNORECASE)
-_HOST: Final = (Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME, Category.DRIVER, Category.PYTHON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,13 @@ def _window(trace: Trace, work: DeviceWork, steps: Sequence[HostStep], launches:
     if complete:
         start_ns, end_ns = adjusted_window(trace, work, complete, launches)
     else:
-        host = np.flatnonzero(np.isin(trace.category, _HOST))
+        host = np.flatnonzero(np.isin(trace.category, HOST))
         rows = host if host.size else work.rows
         start_ns, end_ns = int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())
     idle = work.idle(start_ns, end_ns)
+    explained = idle_time(
+        trace, work.rows, work.busy, idle, start_ns, read_host(trace, launches, steps), steps, launches
+    )
     return DeviceWindow(
         steps=len(complete),
         duration_us=(end_ns - start_ns) / 1000,
@@ -98,6 +102,9 @@ def _window(trace: Trace, work: DeviceWork, steps: Sequence[HostStep], launches:
         idle_us=idle.total / 1000,
         gaps=len(idle),
         largest_gap_us=int(idle.lengths.max(initial=0)) / 1000,
+        idle_causes_us={cause: spent / 1000 for cause, spent in explained.causes_ns.items()},
+        idle_shares=explained.shares,
+        largest_gaps=explained.largest_gaps,
     )
 
 
