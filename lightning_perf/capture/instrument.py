@@ -1,17 +1,12 @@
-"""Spans for the actions of the loop to which Lightning gives none.
-
-Methods are wrapped while a stage runs and put back afterwards: on the object itself where the loop looks them up
-there, on the class where a hook must also be seen by copies and bound references (``LightningModule.log``).
-"""
+"""Spans for the actions of the loop to which Lightning gives none: methods are wrapped while a stage runs."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,70 +16,77 @@ from lightning_perf.names import Stage
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
-P = ParamSpec("P")
-R = TypeVar("R")
 OpenSpan = Callable[[str], AbstractContextManager[object]]
-
-_MISSING = object()
 
 
 class Instrument:
-    """Wraps methods in spans and puts the originals back, in reverse order."""
+    """Wraps methods of objects in spans and puts the originals back, in reverse order.
+
+    Always on the object and never on its class: a changed class loses the interpreter's caches for all its
+    objects, which made every step slower. For the same reason nobody asks for an object's ``__dict__`` here.
+    """
 
     def __init__(self, open_span: OpenSpan) -> None:
         self._open_span = open_span
         self._undo: list[Callable[[], None]] = []
 
-    def wrap(self, owner: object, method: str, span: str) -> None:
-        """Time calls of ``owner.method`` as ``span``. An owner without that method is left alone."""
-        original = getattr(owner, method, None)
-        if callable(original):
-            self._replace(owner, method, _TimedMethod(owner, method, original, self._open_span, span))
+    def wrap(self, owner: object, method: str, span: str, first: Callable[[], None] | None = None) -> None:
+        """Time calls of ``owner.method`` as ``span``; ``first`` is done at the first call.
 
-    def wrap_class(self, instance: object, method: str, span: str, first: Callable[[], None] | None = None) -> None:
-        """Time calls of a method on the class that defines it for ``instance``; ``first`` is done at the first call."""
-        for kind in type(instance).__mro__:
-            if method in vars(kind):
-                self._replace(kind, method, _timed_function(vars(kind)[method], self._open_span, span, first))
+        An owner without that method is left alone.
+        """
+        original = getattr(owner, method, None)
+        if not callable(original):
+            return
+        inherited = getattr(original, "__func__", None) is getattr(type(owner), method, original)
+        timed = _TimedMethod(owner, method, original, self._open_span, span, first)
+        setattr(owner, method, timed)
+
+        def undo() -> None:
+            if getattr(owner, method, None) is not timed:  # somebody else replaced ours since
                 return
+            if inherited:
+                delattr(owner, method)
+            else:
+                setattr(owner, method, original)
+
+        self._undo.append(undo)
 
     def on_restore(self, action: Callable[[], None]) -> None:
         """Also do this when everything is put back."""
         self._undo.append(action)
 
     def restore(self) -> None:
-        """Put every original back, unless somebody else has replaced ours since. Again it does nothing."""
+        """Put every original back. Again it does nothing."""
         while self._undo:
             self._undo.pop()()
-
-    def _replace(self, owner: object, method: str, ours: object) -> None:
-        before = vars(owner).get(method, _MISSING)
-        setattr(owner, method, ours)
-
-        def undo() -> None:
-            if vars(owner).get(method) is not ours:
-                return
-            if before is _MISSING:
-                delattr(owner, method)
-            else:
-                setattr(owner, method, before)
-
-        self._undo.append(undo)
 
 
 class _TimedMethod:
     """A method of one object, in a span. Copied or pickled with its object, it is the plain method again."""
 
     def __init__(
-        self, owner: object, method: str, original: Callable[..., object], open_span: OpenSpan, span: str
+        self,
+        owner: object,
+        method: str,
+        original: Callable[..., object],
+        open_span: OpenSpan,
+        span: str,
+        first: Callable[[], None] | None,
     ) -> None:
         self._owner = owner
         self._method = method
         self._open_span = open_span
         self._span = span
+        self._first = first
         self.__wrapped__ = original
 
     def __call__(self, *args: object, **kwargs: object) -> object:
+        if isinstance(self._owner, torch.nn.Module) and torch.compiler.is_compiling():
+            return self.__wrapped__(*args, **kwargs)  # traced by torch.compile, where a clock has no meaning
+        if self._first is not None:
+            first, self._first = self._first, None
+            first()
         with self._open_span(self._span):
             return self.__wrapped__(*args, **kwargs)
 
@@ -94,23 +96,6 @@ class _TimedMethod:
 
 def _plain_method(owner: object, method: str) -> object:
     return types.MethodType(getattr(type(owner), method), owner)
-
-
-def _timed_function(
-    original: Callable[P, R], open_span: OpenSpan, span: str, first: Callable[[], None] | None
-) -> Callable[P, R]:
-    to_do = [first] if first is not None else []
-
-    @functools.wraps(original)
-    def timed(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling():  # code that torch.compile traces, where a clock has no meaning
-            return original(*args, **kwargs)
-        if to_do:
-            to_do.pop()()
-        with open_span(span):
-            return original(*args, **kwargs)
-
-    return timed
 
 
 def fetches_itself(module: LightningModule, stage: Stage) -> bool:
@@ -139,7 +124,7 @@ def instrument(trainer: Trainer, module: LightningModule, stage: Stage, made: In
         made.wrap(loop, "reset", kinds.ITERATOR)
         made.wrap(loop, "on_run_end", kinds.RUN_END)
     if fetches_itself(module, stage):  # and moves its batches itself: no loop calls this hook
-        made.wrap_class(module, "transfer_batch_to_device", kinds.TRANSFER)
+        made.wrap(module, "transfer_batch_to_device", kinds.TRANSFER)
     _instrument_logging(trainer, module, made)
 
 
@@ -147,12 +132,12 @@ def _instrument_logging(trainer: Trainer, module: LightningModule, made: Instrum
     def rebind() -> None:
         # Lightning gives every callback the module's bound methods before our setup hook runs.
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if "log" in vars(callback):
+            if hasattr(callback, "log"):
                 callback.log = module.log
                 callback.log_dict = module.log_dict
 
     made.on_restore(rebind)
-    made.wrap_class(module, "log", f"{kinds.LOGGING}self.log", first=lambda: _instrument_reduction(trainer, made))
+    made.wrap(module, "log", f"{kinds.LOGGING}self.log", first=lambda: _instrument_reduction(trainer, made))
     rebind()
     made.wrap(trainer._logger_connector, "log_metrics", f"{kinds.LOGGING}reduce")
     for logger in _unique(trainer.loggers):
