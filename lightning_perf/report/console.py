@@ -54,7 +54,7 @@ def summarize_run(analysis: Analysis, folder: Path | None) -> str:
     if folder is not None:
         lines.append(f"  analysis     {_from_here(folder / ANALYSIS_FILE)}")
         if run.windows:
-            lines.append(f"  TensorBoard  tensorboard --logdir {_from_here(folder.parent)}")
+            lines.append(f"  TensorBoard  tensorboard --logdir {_from_here(_log_root(folder))}")
     return "\n".join(lines).rstrip()
 
 
@@ -102,6 +102,11 @@ def _headline(run: RunInfo) -> str:
     return (
         f"lightning-perf · {run.model}{stage} · {_plural(steps, 'step')}, {traced or 'none'} of them traced · {devices}"
     )
+
+
+def _log_root(folder: Path) -> Path:
+    """Folder that holds the runs side by side, where the results lie as Lightning's loggers lay them."""
+    return next((parent.parent for parent in folder.parents if parent.name.startswith("version_")), folder.parent)
 
 
 def _from_here(path: Path) -> Path:

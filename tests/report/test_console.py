@@ -126,3 +126,16 @@ def test_unknown_figures_are_absent() -> None:
 def test_keys(stage: str, separator: str, key: str) -> None:
     values = {"x": 1, "nan": float("nan"), "inf": float("inf"), "none": None}
     assert scalars.named(values, stage, separator) == {key: 1.0}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("folder", "shown"),
+    [
+        ("lightning_logs/version_3/perf", "lightning_logs"),
+        ("lightning_logs/version_3/perf/test", "lightning_logs"),
+        ("a/perf", "a"),
+    ],
+)
+def test_the_tensorboard_hint_shows_runs_side_by_side(folder: str, shown: str) -> None:
+    text = console.summarize_run(Analysis(run=RUN, loop=LOOP, windows=[WINDOW]), Path(folder))
+    assert f"tensorboard --logdir {shown}\n" in text + "\n"
