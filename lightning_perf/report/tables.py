@@ -37,7 +37,8 @@ class Column:
     """One column of a table.
 
     ``key`` is the record's field and the name in CSV files; ``name``, the key without its unit, is what tables show
-    and ``--sort`` takes. A derived column is the field ``of`` divided by the field ``per`` of the same row, or by its sum over all rows.
+    and ``--sort`` takes. A derived column is the field ``of`` divided by the field ``per`` of the same row, or by the
+    sum of ``of`` over all rows.
     """
 
     key: str
@@ -180,7 +181,7 @@ def table_text(table: Table) -> str:
     """
     title = f"{table.trace} · {table.name}"
     if not table.rows:
-        return f"{title}\n  The trace has none."
+        return f"{title}\n  The trace has no {table.name}."
     shown = [column for column in table.columns if any(row[column.key] for row in table.rows)]
     cells = [_cells(column, [row[column.key] for row in table.rows]) for column in shown]
     widths = [max(map(len, column)) for column in cells]
