@@ -12,6 +12,7 @@ import pytest
 
 from lightning_perf import cli
 from lightning_perf.measure.analysis import read_analysis
+from lightning_perf.report.tables import TABLES
 from tests.traces import TraceBuilder
 
 ROOT = Path(__file__).parents[1]
@@ -123,6 +124,70 @@ def test_no_input_gives_a_traceback(name: str, content: bytes, tmp_path: Path) -
     if done.returncode == cli.FAILED:
         (line,) = done.stderr.splitlines()
         assert name in line
+
+
+def test_table(trace: Path) -> None:
+    done = run("analyze", trace, "--table", "operators", "--top", 1)
+    assert (done.returncode, done.stderr) == (0, "")
+    title, _, header, _, row = done.stdout.splitlines()
+    assert title == f"{trace} · operators by self_device"
+    assert header.split("  ")[0] == "name"
+    assert row.split() == ["aten::mm", "100.0", "2.000", "2.000", "1.000", "100.0", "498.000", "498.000", "1", "2"]
+
+
+def test_one_table_of_each_trace(trace: Path) -> None:
+    done = run("analyze", trace, trace, "--table", "kernels")
+    assert done.stdout.count("· kernels by total") == 2
+    done = run("analyze", trace, trace, "--table", "kernels", "--csv", "--sort", "name")
+    assert [line.split(",")[:3] for line in done.stdout.splitlines()] == [
+        ["trace", "name", "total_us"],
+        [str(trace), "gemm", "498.0"],
+        [str(trace), "gemm", "498.0"],
+    ]
+
+
+def test_table_with_one_bad_input(trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("nothing")
+    done = run("analyze", tmp_path / "bad.json", trace, "--table", "copies")
+    assert done.returncode == cli.FAILED
+    assert done.stdout == f"{trace} · copies\n  The trace has no copies.\n"
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_group_by_shape(tmp_path: Path) -> None:
+    built = TraceBuilder()
+    for start, shapes in ((0, [[2, 3]]), (10, [[4]]), (20, [[2, 3]])):
+        built.range("aten::relu", start, start + 5, cat="cpu_op", **{"Input Dims": shapes})
+    done = run("analyze", built.write(tmp_path), "--table", "operators", "--group-by-shape")
+    assert [(line.split("  ")[:2], line.split()[-1]) for line in done.stdout.splitlines()[4:]] == [
+        (["aten::relu", "[[2, 3]]"], "2"),
+        (["aten::relu", "[[4]]"], "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sort", "self"], "argument --sort: only with --table"),
+        (["--csv"], "argument --csv: only with --table"),
+        (["--group-by-shape"], "argument --group-by-shape: only with --table"),
+        (["--table", "kernels", "--group-by-shape"], "argument --group-by-shape: only with --table operators"),
+        (["--table", "kernels", "--json", "-"], "argument --table: not with --json"),
+        (["--table", "kernels", "--sort", "nope"], "kernels have no column 'nope'; expected one of: name, total, busy"),
+        (["--table", "kernels", "--top", "0"], "argument --top: '0'; expected a number of rows, at least 1"),
+        (["--table", "kernels", "--top", "x"], "argument --top: 'x'; expected a number of rows, at least 1"),
+        (["--table", "nonsense"], "argument --table: invalid choice: 'nonsense'"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments: list[str], message: str) -> None:
+    done = run("analyze", "nowhere.json", *arguments)
+    assert done.returncode == cli.USAGE
+    assert message in done.stderr
+    assert "usage: lightning-perf analyze" in done.stderr
+
+
+def test_the_tables_of_the_command_line_are_those_of_the_report() -> None:
+    assert cli._TABLES == TABLES
 
 
 REAL = ROOT / "../shared/traces"

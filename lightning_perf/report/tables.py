@@ -203,9 +203,11 @@ def table_text(table: Table) -> str:
 
 def tables_csv(tables: Sequence[Table]) -> str:
     """The same table of several traces as CSV: a header, full names, raw values, nothing where a value is unknown."""
+    if not tables:
+        return ""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    keys = [column.key for column in tables[0].columns] if tables else []
+    keys = [column.key for column in tables[0].columns]
     writer.writerow(["trace", *keys])
     for table in tables:
         writer.writerows([table.trace, *(row[key] for key in keys)] for row in table.rows)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -254,3 +256,34 @@ def test_agrees_with_torch(tmp_path):
     shaped = {(name, shapes) for name, shapes in shaped if kinds.get(name) == "cpu_op" and shapes not in ("", "[]")}
     assert len(shaped) > 20
     assert shaped <= {(row.name, row.shapes) for row in by_shape}
+
+
+TRACES = Path(__file__).parents[2] / "../shared/traces"
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"{TRACES} is not there: real traces are not part of the project")
+@pytest.mark.parametrize("path", sorted(TRACES.glob("*.gz")), ids=lambda path: path.name.split(".")[0])
+def test_laws_on_real_traces(path):
+    trace = read_trace(path, shapes=True)
+    assert_tables_conserved(trace, measure_trace(trace))
+    assert_tables_conserved(trace, measure_trace(trace, by_shape=True, limit=None))
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"{TRACES} is not there: real traces are not part of the project")
+def test_collectives_and_copies_of_a_real_trace():
+    """Counted from the file's JSON."""
+    path = TRACES / "mi300_resnet_training.pt.trace.json.gz"
+    events = [event for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if event["ph"] == "X"]
+    calls = Counter(
+        (args["Collective name"], args["dtype"], args["In msg nelems"], args["Group size"])
+        for args in (event["args"] for event in events if event["cat"] == "kernel")
+        if "Collective name" in args
+    )
+    window = measure_trace(read_trace(path))
+    told = [row for row in window.collectives if row.collective is not None]
+    assert {(row.collective, row.dtype, row.in_elements, row.group_size): row.calls for row in told} == calls
+    copies = Counter(event["cat"] for event in events)
+    assert {row.kind: row.calls for row in window.copies} == {
+        "DtoD": copies["gpu_memcpy"],
+        "Memset": copies["gpu_memset"],
+    }
