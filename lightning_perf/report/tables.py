@@ -24,7 +24,7 @@ WIDEST_TEXT: Final = 60
 
 Value = str | int | float | None
 Row = dict[str, Value]
-Kind = Literal["text", "count", "number", "time", "ratio", "bytes"]
+Kind = Literal["text", "index", "count", "number", "time", "ratio", "bytes"]
 
 _UNITS_IN_KEYS: Final = ("_us", "_ratio")
 _TIME_UNITS: Final = ((1e8, 1e6, "s"), (1e4, 1e3, "ms"), (0.0, 1.0, "µs"))
@@ -110,7 +110,7 @@ _COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
     ),
     "gaps": (
         Column("device", "text"),
-        Column("step", "count"),
+        Column("step", "index"),
         Column("start_us", "time"),
         Column("duration_us", "time"),
         Column("cause", "text"),
@@ -264,6 +264,10 @@ def _as_text(_numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
     return "", lambda value: shortened(str(value))
 
 
+def _as_index(_numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
+    return "", lambda value: f"{_number(value):.0f}"
+
+
 def _as_count(_numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
     return "", lambda value: f"{_number(value):,.0f}"
 
@@ -288,6 +292,7 @@ def _as_bytes(numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
 
 _FORMATS: Final[dict[Kind, Callable[[Sequence[float]], tuple[str, Callable[[Value], str]]]]] = {
     "text": _as_text,
+    "index": _as_index,
     "count": _as_count,
     "number": _as_number,
     "time": _as_time,

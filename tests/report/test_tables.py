@@ -194,7 +194,7 @@ def test_gaps_of_all_devices():
         return Gap(
             start_us=start,
             duration_us=duration,
-            step=4,
+            step=1004,
             cause=cause,
             activity="forward",
             host=None,
@@ -218,7 +218,7 @@ def test_gaps_of_all_devices():
     assert table_text(table).splitlines()[2:] == [
         "device  step  start µs  duration µs  cause   activity  ended_by",
         "---------------------------------------------------------------",
-        "1          4     1.000        3.000  sync    forward   gemm",
-        "0          4     5.000        2.000  launch  forward   gemm",
+        "1       1004     1.000        3.000  sync    forward   gemm",
+        "0       1004     5.000        2.000  launch  forward   gemm",
     ]
     assert [row["device"] for row in table_of(window(devices=devices), "gaps", sort="start").rows] == ["1", "0"]
