@@ -6,12 +6,15 @@ import logging
 from pathlib import Path
 
 from lightning_perf import units
-from lightning_perf.measure.analysis import Analysis, Loop, Window
+from lightning_perf.measure.analysis import Analysis, Device, Loop, Window
 from lightning_perf.names import PHASES, Phase
 from lightning_perf.report.scalars import busiest_device, last_window
 from lightning_perf.runinfo import ANALYSIS_FILE, RunInfo
 
 log = logging.getLogger("lightning_perf")
+
+MOST_CAUSES = 4
+"""Causes of idle time shown in one line."""
 
 _PHASE_NAMES: dict[Phase, str] = {
     "data": "Data loading",
@@ -69,7 +72,8 @@ def summarize_trace(window: Window) -> str:
         loading = sum(step.data_loading_us for step in complete) / sum(step.duration_us for step in complete)
         if loading:  # a trace without the loader's ranges does not tell
             lines.append(f"  data     {units.percent(loading)} of these steps went by inside the data loader")
-    lines += [_device_line(window, position) for position in range(len(window.devices))]
+    for device in window.devices:
+        lines += [_device_line(device), *_idle_line(device)]
     if window.memory is not None:
         for index, peak in window.memory.peak_allocated_bytes.items():
             reserved = window.memory.peak_reserved_bytes.get(index)
@@ -163,8 +167,21 @@ def _plural(number: int, noun: str) -> str:
     return f"{units.count(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def _device_line(window: Window, position: int) -> str:
-    device = window.devices[position]
+def _idle_line(device: Device) -> list[str]:
+    """The causes of the device's idle time that matter, the largest first."""
+    measured = device.window
+    if measured is None or not measured.idle_us:
+        return []
+    causes = sorted(measured.idle_causes_us.items(), key=lambda item: -item[1])
+    shown = [
+        f"{cause} {units.percent(idle_us / measured.idle_us)}" for cause, idle_us in causes[:MOST_CAUSES] if idle_us
+    ]
+    if not shown:
+        return []
+    return [f"  idle     {units.duration(measured.idle_us)}: {', '.join(shown)}"]
+
+
+def _device_line(device: Device) -> str:
     measured = device.window
     name = f"device {device.index}" + (f" ({device.name})" if device.name else "")
     busy = measured.busy_us / measured.duration_us if measured is not None and measured.duration_us else None

@@ -56,16 +56,23 @@ def memory_scalars(memory: MemoryPeaks) -> dict[str, float | None]:
 
 
 def device_scalars(window: Window) -> dict[str, float | None]:
-    """Figures of the device that did most operations, over the window of device-adjusted complete steps."""
+    """Figures of the device that did most operations, over the window of device-adjusted complete steps.
+
+    The shares of the causes of idle time add up to the share of idle time.
+    """
     device = busiest_device(window)
     if device is None or device.window is None or not device.window.duration_us:
         return {}
     measured = device.window
+    causes: dict[str, float | None] = {
+        f"gpu_idle_{cause}_ratio": idle_us / measured.duration_us for cause, idle_us in measured.idle_causes_us.items()
+    }
     return {
         "gpu_busy_ratio": measured.busy_us / measured.duration_us,
         "gpu_idle_ratio": measured.idle_us / measured.duration_us,
         "gpu_idle_gaps_per_step": measured.gaps / measured.steps if measured.steps else None,
         "gpu_idle_gap_max_ms": measured.largest_gap_us / 1e3,
+        **causes,
     }
 
 

@@ -25,7 +25,15 @@ DEVICE = Device(
     communication_us=50.0,
     exposed_communication_us=20.0,
     copy_us=50.0,
-    window=DeviceWindow(steps=6, duration_us=1200.0, busy_us=660.0, idle_us=540.0, gaps=32, largest_gap_us=120.0),
+    window=DeviceWindow(
+        steps=6,
+        duration_us=1200.0,
+        busy_us=660.0,
+        idle_us=540.0,
+        gaps=32,
+        largest_gap_us=120.0,
+        idle_causes_us={"launch": 405.0, "data_loading": 135.0},
+    ),
 )
 WINDOW = Window(
     rank=0,
@@ -93,6 +101,7 @@ def test_summary_of_a_trace() -> None:
     text = console.summarize_trace(WINDOW)
     assert "rank0.1.pt.trace.json.gz · 10 events · rank 0 · 0 complete steps" in text
     assert "device 0 (NVIDIA A100-SXM4-80GB): busy 55 %" in text
+    assert "idle     540.0 µs: launch 75 %, data_loading 25 %" in text
 
 
 def test_emit_respects_logging_that_is_set_up(caplog: pytest.LogCaptureFixture) -> None:
@@ -109,6 +118,8 @@ def test_scalars_of_a_run() -> None:
     assert figures["perf/step_time_p95_ms"] == 184.1
     assert figures["perf/gpu_busy_ratio"] == pytest.approx(0.55)
     assert figures["perf/gpu_idle_ratio"] == pytest.approx(0.45)
+    assert figures["perf/gpu_idle_launch_ratio"] == pytest.approx(0.3375)
+    assert figures["perf/gpu_idle_data_loading_ratio"] == pytest.approx(0.1125)
     assert figures["perf/gpu_idle_gaps_per_step"] == pytest.approx(32 / 6)
     assert figures["perf/gpu_idle_gap_max_ms"] == pytest.approx(0.12)
     assert figures["perf/memory_peak_allocated_mib"] == 10 * 1024
