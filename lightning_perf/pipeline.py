@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,9 @@ TRACE_PATTERNS = ("*.pt.trace.json", "*.pt.trace.json.gz")
 """Names of traces inside a folder: what torch's and our handlers write, and what torch-tb-profiler reads."""
 
 RANK_FILES = "run.rank*.json"
+
+WORTH_A_PROCESS_BYTES = 1 << 18
+"""A packed trace of this size takes longer to analyse than a process takes to start (some 0.15 s)."""
 
 
 def analyze(
@@ -54,20 +59,41 @@ def analyze(
 
     paths = [Path(path)] if isinstance(path, (str, os.PathLike)) else [Path(item) for item in path]
     run = _run_of(paths[0]) if len(paths) == 1 else None
-    windows: list[Window] = []
+    traces: list[Path] = []
     for item in paths:
         try:
-            traces = find_traces(item)
+            traces += find_traces(item)
         except TraceError as error:
             _report(error, on_error)
-            continue
-        for trace in traces:
-            try:
-                windows.append(analyze_trace(trace, by_shape=by_shape, all_rows=all_rows))
-            except TraceError as error:
-                _report(error, on_error)
+    windows: list[Window] = []
+    for result in _analyze_all(traces, by_shape=by_shape, all_rows=all_rows):
+        if isinstance(result, TraceError):
+            _report(result, on_error)
+        else:
+            windows.append(result)
     loop = measure_loop(run.loop) if run is not None and run.loop is not None else None
     return Analysis(run=run, loop=loop, windows=windows)
+
+
+def _analyze_all(traces: list[Path], *, by_shape: bool, all_rows: bool) -> Iterator[Window | TraceError]:
+    """A window or an error for each trace, in order; large ones side by side in processes of their own."""
+    one = functools.partial(analyze_trace, by_shape=by_shape, all_rows=all_rows)
+    elsewhere = functools.partial(analyze_elsewhere, by_shape=by_shape, all_rows=all_rows)
+    sizes = [trace.stat().st_size if trace.is_file() else 0 for trace in traces]
+    large = [trace for trace, size in zip(traces, sizes, strict=True) if size >= WORTH_A_PROCESS_BYTES]
+    if len(large) < 2 or (os.cpu_count() or 1) < 2:
+        yield from (_or_error(one, trace) for trace in traces)
+        return
+    with ThreadPoolExecutor(min(len(large), os.cpu_count() or 1)) as pool:
+        begun = {trace: pool.submit(_or_error, elsewhere, trace) for trace in large}
+        yield from (begun[trace].result() if trace in begun else _or_error(one, trace) for trace in traces)
+
+
+def _or_error(analyze_one: Callable[[Path], Window], trace: Path) -> Window | TraceError:
+    try:
+        return analyze_one(trace)
+    except TraceError as error:
+        return error
 
 
 def analyze_trace(path: Path, *, by_shape: bool = False, all_rows: bool = False) -> Window:
@@ -84,19 +110,32 @@ def analyze_trace(path: Path, *, by_shape: bool = False, all_rows: bool = False)
     return measure_trace(trace, by_shape=by_shape, limit=None if all_rows else ROWS)
 
 
-def analyze_elsewhere(path: Path) -> Window:
-    """The same as :func:`analyze_trace` in another process, so that this one's interpreter stays free to train.
+def analyze_elsewhere(path: Path, *, by_shape: bool = False, all_rows: bool = False) -> Window:
+    """The same as :func:`analyze_trace` in another process, so that this one's interpreter stays free.
 
     Raises:
         TraceError: the trace cannot be read, or the process failed.
     """
-    from lightning_perf.measure.analysis import Analysis
+    from lightning_perf.measure.analysis import Window
 
-    command = [sys.executable, "-m", "lightning_perf.cli", "analyze", str(path), "--json", "-"]
+    flags = [name for name, given in (("by_shape", by_shape), ("all_rows", all_rows)) if given]
+    command = [sys.executable, "-m", "lightning_perf.pipeline", str(path), *flags]
     done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)  # noqa: S603 - our own
     if done.returncode:
-        raise TraceError(f"{path}: analysis in another process failed: {done.stderr.decode(errors='replace').strip()}")
-    return msgspec.json.decode(done.stdout, type=Analysis).windows[0]
+        said = done.stderr.decode(errors="replace").strip()
+        raise TraceError(said or f"{path}: the process that analysed it ended with {done.returncode}; try it alone")
+    return msgspec.json.decode(done.stdout, type=Window)
+
+
+def _child(path: str, *flags: str) -> int:
+    """What the other process does: the window as JSON on stdout, or the error on stderr."""
+    try:
+        window = analyze_trace(Path(path), by_shape="by_shape" in flags, all_rows="all_rows" in flags)
+    except TraceError as error:
+        sys.stderr.write(str(error))
+        return 1
+    sys.stdout.buffer.write(msgspec.json.encode(window))
+    return 0
 
 
 def find_traces(path: Path) -> list[Path]:
@@ -134,3 +173,7 @@ def _report(error: TraceError, on_error: Callable[[TraceError], None] | None) ->
     if on_error is None:
         raise error
     on_error(error)
+
+
+if __name__ == "__main__":
+    sys.exit(_child(*sys.argv[1:]))

@@ -54,5 +54,16 @@ def test_the_folder_of_a_run_brings_its_facts(tmp_path: Path) -> None:
 def test_another_process_finds_the_same(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "a.json")
     assert analyze_elsewhere(trace) == analyze_trace(trace)
-    with pytest.raises(TraceError, match="failed: lightning-perf: "):
+    with pytest.raises(TraceError, match=r"missing\.json: "):
         analyze_elsewhere(tmp_path / "missing.json")
+
+
+def test_large_traces_are_analyzed_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = [write_trace(tmp_path / f"{number}.json") for number in range(3)]
+    alone = analyze(traces)
+    monkeypatch.setattr("lightning_perf.pipeline.WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    errors: list[TraceError] = []
+    together = analyze([*traces, tmp_path / "missing.json"], on_error=errors.append)
+    assert together == alone
+    assert len(errors) == 1

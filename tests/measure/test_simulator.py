@@ -1,0 +1,102 @@
+"""Every planted cause is found to the nanosecond, in programs that hypothesis writes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_perf.decode.reader import read_trace
+from lightning_perf.measure.window import measure_trace
+from tests.measure.laws import assert_conserved, ns
+from tests.measure.simulator import COMPUTE, COPY, Machine
+
+short = st.integers(1, 4_000)
+long = st.integers(1, 60_000)
+latency = st.integers(0, 12_000)
+
+kernels = st.tuples(
+    st.just("kernel"), short, latency, st.integers(0, 60_000), st.sampled_from([COMPUTE, COPY]), st.just(0)
+)
+held_kernels = st.tuples(st.just("kernel"), short, latency, long, st.just(COMPUTE), st.integers(0, 60_000))
+plain_work = st.one_of(
+    kernels,
+    kernels,
+    held_kernels,
+    st.tuples(st.just("python"), long),
+    st.tuples(st.just("operator"), long),
+    st.tuples(st.just("item"), latency),
+    st.tuples(st.just("synchronise")),
+    st.tuples(st.just("pinned_copy"), latency, long),
+    st.tuples(st.just("blocking_copy"), latency, long),
+    st.tuples(st.just("allocate"), long),
+    st.tuples(st.just("load_and_launch"), long, long),
+    st.tuples(st.just("collective"), latency, long),
+    st.tuples(st.just("collect_garbage"), long),
+    st.tuples(st.just("overhead"), long),
+    st.tuples(st.just("graph"), latency, st.lists(st.tuples(st.integers(0, 30_000), long), min_size=1, max_size=3)),
+    st.tuples(st.just("pageable_copy"), st.integers(31_000, 90_000), long),
+)
+programs = st.lists(plain_work, max_size=5)
+ranges = st.one_of(
+    plain_work,
+    st.tuples(
+        st.just("inside"),
+        st.sampled_from(["data", "transfer", "forward", "optimizer", "callback", "logging", "checkpoint", "validation"]),
+        programs,
+    ),
+    st.tuples(st.just("inside"), st.just("compile"), programs),
+    st.tuples(st.just("backward"), programs),
+    st.tuples(
+        st.just("inside"),
+        st.just("optimizer"),
+        st.lists(
+            st.one_of(
+                plain_work,
+                st.tuples(st.just("inside"), st.just("forward"), programs),
+                st.tuples(st.just("backward"), programs),
+            ),
+            max_size=4,
+        ),
+    ),
+)
+first = ("inside", "forward", [("kernel", 1_000, 2_000, 3_000)])
+steps = st.lists(ranges, max_size=5).map(lambda program: ("step", [first, *program]))
+whole = st.lists(st.one_of(steps, steps, st.tuples(st.just("between_steps"), long)), max_size=4).map(
+    lambda middle: [("step", [first]), *middle, ("step", [first])]
+)
+labels = st.sampled_from(["ours", "lightning", "plain"])
+
+
+def simulate(kind, program):
+    machine = Machine(kind)
+    machine.run(program)
+    return machine
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("simulated")
+
+    def measure(trace):
+        window = measure_trace(read_trace(trace.write(folder)))
+        assert_conserved(window)
+        return window.devices[0].window
+
+    return measure
+
+
+def found(window) -> Counter:
+    return Counter({(share.cause, share.activity): ns(share.idle_us) for share in window.idle_shares})
+
+
+@settings(max_examples=300, deadline=None)
+@given(kind=labels, program=whole)
+def test_every_planted_cause_is_found(measured, kind, program):
+    machine = simulate(kind, program)
+    window = measured(machine.trace)
+    assert ns(window.duration_us) == machine.window()[1] - machine.window()[0]
+    assert found(window) == machine.truth()
