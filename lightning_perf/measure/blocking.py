@@ -47,7 +47,7 @@ def blocking_calls(trace: Trace, launches: Int64s, synchronising: Int64s) -> Blo
     """The blocking calls of a trace.
 
     They are the calls that synchronise, and copies between device and pageable memory that took long. A copy to the
-    device, and a call that waits for nothing but the copy right before it, is a transfer. The last call that waits
+    device, and a call that waits for a stream right after such a copy, is a transfer. The last call that waits
     for the whole device, after everything was launched, is the profiler's own: it is not among them.
 
     Args:
@@ -63,7 +63,8 @@ def blocking_calls(trace: Trace, launches: Int64s, synchronising: Int64s) -> Blo
     profilers = _profilers_own(trace, launches, synchronising)
     rows = np.union1d(calls[staged & (to_device | to_host)], np.setdiff1d(synchronising, profilers))
     moved_in = np.unique(calls[to_device])
-    transfer = np.isin(rows, moved_in) | np.isin(_call_before(trace, rows), moved_in)
+    of_stream = ~_matching(trace, rows, _DEVICE_SYNC)
+    transfer = np.isin(rows, moved_in) | (of_stream & np.isin(_call_before(trace, rows), moved_in))
     return Blocking(rows=rows, transfer=transfer, profilers=profilers)
 
 

@@ -47,7 +47,7 @@ _CODE_OF_KIND: Final = np.array(
 )
 _REFILLING: Final = np.array([kind in REFILLING for kind in Kind], dtype=np.bool_)
 _INTERRUPTING: Final = np.array(
-    [kind in (Kind.ALLOCATION, Kind.MODULE_LOAD, Kind.PROFILER, Kind.COMPILE, Kind.GC) for kind in Kind],
+    [kind in (Kind.ALLOCATION, Kind.MODULE_LOAD, Kind.PROFILER, Kind.GC) for kind in Kind],
     dtype=np.bool_,
 )
 """Kinds that keep their name inside a call that launches."""
@@ -154,7 +154,8 @@ def _parts_of_thread(
     """The parts of gaps whose end one thread launched: gap, start, length, cause, activity, refilling."""
     line = host.together(thread)
     edges = union(*_step_edges(steps))
-    changes = np.unique(np.concatenate((line.times, edges.starts, edges.ends)))
+    released = host.trace.end_ns[host.blocking.rows]  # whoever waited, from then on there is something to refill
+    changes = np.unique(np.concatenate((line.times, edges.starts, edges.ends, released)))
     start, end, head_end, tail = found.start_ns[which], found.end_ns[which], found.head_end_ns[which], found.tail[which]
     swept = np.where(tail == CODE["launch"], end, head_end)
     first = np.searchsorted(changes, start, side="right")
@@ -175,7 +176,8 @@ def _parts_of_thread(
     refilling = _REFILLING[kind]
     last = found.operation[which][owner] < 0
     cause = np.where(last & refilling, CODE["step_edge"], cause)
-    interrupted = (tail[owner] == CODE["launch"]) & _INTERRUPTING[kind]
+    in_call = at < operations.returned_ns[found.operation[which]][owner]
+    interrupted = in_call & (tail[owner] == CODE["launch"]) & _INTERRUPTING[kind]
     kept = in_tail & ~interrupted
     cause = np.where(kept, tail[owner], cause)
     refilling = np.where(kept, tail[owner] == CODE["launch"], refilling & ~last)

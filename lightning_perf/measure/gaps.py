@@ -101,21 +101,24 @@ def find_gaps(trace: Trace, operations: Operations, busy: Intervals, idle: Inter
     returned = operations.returned_ns[operation] <= from_ns
     staged = launched & pageable_to_device(trace)[operations.rows[operation]]
     first_launched = operations.start_ns[operations.launched].min(initial=np.iinfo(np.int64).max)
+    hidden = launched & (waited >= SHORTEST_WAIT_NS) & _graph_between(operations, operation, graphs)
+    behind = hidden & late & (to_ns - operations.returned_ns[operation] >= SHORTEST_WAIT_NS)
+    head_end = np.where(behind, np.clip(_latest(graphs, call_ns), start, head_end), head_end)
     tail = np.select(
         [
+            behind | (hidden & queued & returned),
             staged & (late | (waited >= SHORTEST_WAIT_NS)),
             late,
             waited < SHORTEST_WAIT_NS,
             queued & ~returned,
-            queued & _graph_between(operations, operation, graphs),
             queued | (to_ns < first_launched),  # the latter was launched before recording began
         ],
         [
+            CODE["untraced_device_work"],
             CODE["transfer"],
             CODE["launch"],
             CODE["device_gap"],
             CODE["launch"],
-            CODE["untraced_device_work"],
             CODE["device_wait"],
         ],
         CODE["unknown"],
@@ -134,7 +137,12 @@ def _graph_between(operations: Operations, operation: Int64s, graphs: Int64s) ->
     """Whether a graph without operations was launched between an operation and the one launched before it."""
     if graphs.size == 0:
         return np.zeros(operation.size, dtype=np.bool_)
-    calls = np.unique(operations.call_ns[operations.launched])
-    before = np.concatenate(([NEVER], calls))[np.searchsorted(calls, operations.call_ns[operation], side="left")]
-    launched = np.searchsorted(graphs, operations.call_ns[operation], side="left")
-    return np.searchsorted(graphs, before, side="right") < launched
+    call_ns = operations.call_ns[operation]
+    between: Booleans = _latest(graphs, call_ns) > _latest(np.unique(operations.call_ns[operations.launched]), call_ns)
+    return between
+
+
+def _latest(times: Int64s, before: Int64s) -> Int64s:
+    """The latest of some sorted times before each of others, or :data:`NEVER`."""
+    latest: Int64s = np.concatenate(([NEVER], times))[np.searchsorted(times, before, side="left")]
+    return latest

@@ -22,6 +22,14 @@ from lightning_perf.measure.steps import HostStep
 HOST: Final = (Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME, Category.DRIVER, Category.PYTHON)
 """Categories of events that a thread of the host runs."""
 
+_CALLING_ORDER: Final = np.zeros(len(Category), dtype=np.int8)
+_CALLING_ORDER[[Category.PYTHON, Category.CPU_OP, Category.RUNTIME, Category.DRIVER]] = (1, 2, 3, 4)
+"""Annotations enclose frames, frames operators, operators calls."""
+_ENCLOSING_ORDER: Final = np.full(len(Kind), 6, dtype=np.int8)
+_ENCLOSING_ORDER[[Kind.VALIDATION, Kind.CALLBACKS, Kind.OPTIMIZER, Kind.BODY, Kind.AUTOGRAD]] = range(5)
+_ENCLOSING_ORDER[[Kind.COMMUNICATION, Kind.GC]] = (7, 8)
+"""So do ranges of the loop, where they take the same time to the nanosecond."""
+
 NO_ACTIVITY: Final = 0
 _BEGINNING: Final = np.iinfo(np.int64).min
 _INHERITED: Final = inherited()
@@ -103,14 +111,20 @@ class Host:
         threads = [one for one in dict.fromkeys((thread, self.main)) if one is not None]
         lines = [self.timeline(one) for one in threads]
         times = np.unique(np.concatenate([self.overhead.times, *(line.times for line in lines)]))
+        backward = self.activities.index("backward") if "backward" in self.activities else -1
         kind = np.zeros(times.size, dtype=np.int8)
         activity = np.zeros(times.size, dtype=np.int32)
         for line in lines:
             place = line.at(times)
-            wins = line.kind[place] > kind
+            here = line.kind[place]
+            # A step of the optimizer that runs the whole batch waits here for autograd's thread.
+            here = np.where(
+                (here == Kind.OPTIMIZER) & (kind > Kind.NOTHING) & (activity == backward), Kind.PYTHON, here
+            )
+            wins = here > kind
             told = line.activity[place] != NO_ACTIVITY
             activity = np.where(told & (wins | (activity == NO_ACTIVITY)), line.activity[place], activity)
-            kind = np.where(wins, line.kind[place], kind)
+            kind = np.where(wins, here, kind).astype(np.int8)
         overhead = self.overhead.kind[self.overhead.at(times)]
         return Timeline(times, np.where(overhead != Kind.NOTHING, overhead, kind), activity)
 
@@ -184,7 +198,7 @@ def _timeline(host: Host, thread: ThreadId) -> Timeline:
     trace, rows = host.trace, host.thread_rows(thread)
     own = host.own[rows]
     telling = (own > Kind.LAUNCH) | (host.own_activity[rows] != NO_ACTIVITY)
-    told = rows[telling]
+    told = _outermost_first(trace, rows[telling], own[telling])
     words = _nested(trace.start_ns[told], trace.end_ns[told], host.own[told], host.own_activity[told])
     plain = [_covered(trace, rows[own == kind]) for kind in (Kind.PYTHON, Kind.OPERATOR, Kind.LAUNCH)]
     times = np.unique(np.concatenate([words.times, *(edge for one in plain for edge in (one.starts, one.ends))]))
@@ -196,6 +210,14 @@ def _timeline(host: Host, thread: ThreadId) -> Timeline:
         backward = host.activities.index("backward")
         activity = np.where((activity == NO_ACTIVITY) & (kind != Kind.NOTHING), np.int32(backward), activity)
     return Timeline(times, kind, activity)
+
+
+def _outermost_first(trace: Trace, rows: Int64s, own: Int8s) -> Int64s:
+    """Rows of events by start, the longest first; of those at the same time the one that calls the others."""
+    rank = _CALLING_ORDER[trace.category[rows]]
+    order = np.lexsort((_ENCLOSING_ORDER[own], rank, -trace.duration_ns[rows], trace.start_ns[rows]))
+    ordered: Int64s = rows[order]
+    return ordered
 
 
 def _covered(trace: Trace, rows: Int64s) -> Intervals:
@@ -256,6 +278,6 @@ def _activity(around: int, around_activity: int, own: int, own_activity: int, re
     """Activity of an event: its own, unless it keeps the kind of the event around it or its name says little."""
     if own_activity == NO_ACTIVITY or (around_activity != NO_ACTIVITY and own in _WEAK):
         return around_activity
-    if result != own and result == around and result > Kind.LAUNCH and around_activity != NO_ACTIVITY:
+    if result != own and result == around and result > Kind.LAUNCH:
         return around_activity
     return own_activity

@@ -97,7 +97,7 @@ def _inherited(around: Kind, own: Kind) -> Kind:
         return own
     if around in _ABSORBING:
         return around
-    if around is Kind.TRANSFER and own in (Kind.SYNC, Kind.BODY, Kind.COMMUNICATION):
+    if around is Kind.TRANSFER and own in (Kind.SYNC, Kind.BODY):
         return around
     if own is Kind.BODY:
         return Kind.PYTHON if around in _ENDED_BY_BODY else around

@@ -65,9 +65,7 @@ CONTEXTS: dict[str, dict[Labels, tuple[str, str, str]]] = {
         "lightning": ("[pl][profile][Strategy]SingleDeviceStrategy.validation_step", "validation", "validation"),
     },
     "compile": {labels: ("_compile.inner (dynamo_timed)", "compile", "") for labels in ("ours", "lightning", "plain")},
-    "collective": {
-        labels: ("nccl:all_reduce", "communication_host", "") for labels in ("ours", "lightning", "plain")
-    },
+    "collective": {labels: ("nccl:all_reduce", "communication_host", "") for labels in ("ours", "lightning", "plain")},
 }
 SWALLOWS = {"data_loading", "checkpoint", "compile"}
 """Everything inside belongs to these."""
@@ -113,7 +111,7 @@ class Wait:
     start: int
     end: int
     transfer: bool
-    hidden: bool
+    thread: int
 
 
 @dataclass
@@ -245,7 +243,7 @@ class Machine:
                 COMPUTE,
                 "gpu_memcpy",
             )
-            self.waits.append(Wait(start, self.now, transfer=True, hidden=False))
+            self.waits.append(Wait(start, self.now, transfer=True, thread=self.thread))
 
         self._operator("aten::copy_", body)
 
@@ -334,9 +332,7 @@ class Machine:
         self.now += ns
 
     def _trace_call(self, name: str, start: int) -> None:
-        self.trace.range(
-            name, start, self.now, cat="cuda_runtime", tid=self.thread, correlation=self.correlation
-        )
+        self.trace.range(name, start, self.now, cat="cuda_runtime", tid=self.thread, correlation=self.correlation)
 
     def _call_out(self, name: str, ns: int, action: str, activity: str = "") -> None:
         self.correlation += 1
@@ -370,16 +366,17 @@ class Machine:
     def _wait(self, name: str, until: int, action: str = "sync") -> None:
         start = self.now
         self._call_out(name, max(until - start, 0) + RETURN, action, action if action == "transfer" else "")
-        self.waits.append(Wait(start, self.now, transfer=action == "transfer", hidden=self.graph_running))
+        self.waits.append(Wait(start, self.now, transfer=action == "transfer", thread=self.thread))
 
     # Why the device was idle
 
     def truth(self) -> Counter[tuple[str, str]]:
         """Idle nanoseconds from the first step's start to the end of the last step or its work."""
-        pieces = [piece for piece in self._pieces() if piece is not None]
+        pieces = list(self._pieces())
         busy = self._busy_cuts()
         credit: list[list[Any]] = []
-        waits = sorted(self.waits, key=lambda wait: wait.end)
+        driving = {MAIN, *(work.thread for work in self.works)}
+        waits = sorted((wait for wait in self.waits if wait.thread in driving), key=lambda wait: wait.end)
         found: Counter[tuple[str, str]] = Counter()
         for start, end, doing, refills in pieces:
             while waits and waits[0].end <= start:

@@ -45,7 +45,9 @@ ranges = st.one_of(
     plain_work,
     st.tuples(
         st.just("inside"),
-        st.sampled_from(["data", "transfer", "forward", "optimizer", "callback", "logging", "checkpoint", "validation"]),
+        st.sampled_from(
+            ["data", "transfer", "forward", "optimizer", "callback", "logging", "checkpoint", "validation"]
+        ),
         programs,
     ),
     st.tuples(st.just("inside"), st.just("compile"), programs),
@@ -93,7 +95,7 @@ def found(window) -> Counter:
     return Counter({(share.cause, share.activity): ns(share.idle_us) for share in window.idle_shares})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(kind=labels, program=whole)
 def test_every_planted_cause_is_found(measured, kind, program):
     machine = simulate(kind, program)
