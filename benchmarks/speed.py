@@ -300,6 +300,72 @@ def cpu_check(python: str | None, trace: Path) -> str:
     )
 
 
+def grow(trace: Path, folder: Path, target_bytes: int) -> Path:
+    """The trace again and again, each time later, with its own correlations and steps, until it is so large."""
+    import gzip
+    import re
+
+    content = trace.read_bytes()
+    text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    original = json.loads(text)
+    events = original.pop("traceEvents")
+    times = [event["ts"] for event in events if event.get("ph") == "X"]
+    span = round(max(times) - min(times)) + 1000
+    step = re.compile(r"ProfilerStep#(\d+)")
+    grown = folder / "grown.pt.trace.json"
+    with grown.open("w") as file:
+        file.write(json.dumps(original)[:-1] + ', "traceEvents": [\n')
+        for copy in range(max(1, round(target_bytes / len(text)))):
+            for event in events:
+                later = dict(event)
+                if "ts" in event:
+                    later["ts"] = event["ts"] + copy * span
+                if "correlation" in event.get("args", {}):
+                    later["args"] = {**event["args"], "correlation": event["args"]["correlation"] + (copy << 24)}
+                later["name"] = step.sub(
+                    lambda found, copy=copy: f"ProfilerStep#{int(found[1]) + 1000 * copy}", event["name"]
+                )
+                file.write(("" if event is events[0] and copy == 0 else ",\n") + json.dumps(later))
+        file.write("\n]}\n")
+    return grown
+
+
+def growth_table(trace: Path, target_mb: int, repeat: int) -> str:
+    """Cost of each megabyte in a trace as it is and in a much longer one."""
+    pythons = {"floor": sys.executable, "ours": sys.executable}
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, str(size_mb), "grown.pt.trace.json") for size_mb in (1, target_mb)]
+        for path in paths:
+            path.parent.mkdir()
+            # In a process of its own, whose memory the measured ones do not inherit.
+            script = [
+                sys.executable,
+                __file__,
+                str(trace),
+                "--grow-mb",
+                path.parent.name,
+                "--grow-to",
+                str(path.parent),
+            ]
+            subprocess.run(script, check=True)
+        results = measure(paths, pythons, repeat)
+        for path in paths:
+            floors, our = results[path, "floor"], results[path, "ours"]
+            size = floors.median("bytes") or 1
+            rows.append(
+                [
+                    _number(size, 1 / 1e6, 0),
+                    _seconds(floors),
+                    _seconds(our),
+                    _ratio(our.median("seconds"), floors.median("seconds"), size),
+                    _number((our.median("seconds") or 0) / size, 1e9, 1),
+                    _ratio(our.median("peak"), size, size),
+                ]
+            )
+    return table(["JSON, MB", "floor, s", "ours, s", "ours / floor", "ours, ms / MB", "peak / JSON"], rows)
+
+
 def main() -> None:
     """Print the table and what HTA makes of a CPU trace."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -307,8 +373,13 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5, help="repetitions, of which medians are shown (%(default)s)")
     parser.add_argument("--hta-python", metavar="PYTHON", help="Python of an environment that has HTA")
     parser.add_argument("--quick", action="store_true", help="one repetition")
+    parser.add_argument("--grow-mb", type=int, metavar="MB", help="instead: the first trace beside a copy grown to MB")
     parser.add_argument("--in-a-process", nargs=2, metavar=("TOOL", "PATH"), help=argparse.SUPPRESS)
+    parser.add_argument("--grow-to", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.grow_to is not None:
+        grow(options.traces[0], options.grow_to, options.grow_mb * 10**6)
+        return
     if options.in_a_process:
         tool, path = options.in_a_process
         print(f"\n{json.dumps(work(tool, Path(path)))}")
@@ -316,6 +387,10 @@ def main() -> None:
 
     repeat = 1 if options.quick else options.repeat
     pythons = pythons_of(options.hta_python)
+    if options.grow_mb is not None:
+        print(f"`{command(options.traces)}`\n\n{machine(['numpy', 'msgspec'])}; medians of {repeat}\n")
+        print(growth_table(traces_at(options.traces)[0], options.grow_mb, repeat))
+        return
     with tempfile.TemporaryDirectory() as folder:
         recorded = record_trace(Path(folder))
         traces = traces_at(options.traces) or [recorded]
