@@ -6,11 +6,12 @@ was idle at an instant is then asked of these notes, instant by instant, without
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tests.traces import BACKWARD, HOST, MAIN, TraceBuilder
+from tests.traces import BACKWARD, MAIN, TraceBuilder
 
 Labels = Literal["ours", "lightning", "plain"]
 Instruction = tuple[Any, ...]
@@ -64,8 +65,8 @@ CONTEXTS: dict[str, dict[Labels, tuple[str, str, str]]] = {
         "ours": ("perf/validation", "validation", "validation"),
         "lightning": ("[pl][profile][Strategy]SingleDeviceStrategy.validation_step", "validation", "validation"),
     },
-    "compile": {labels: ("_compile.inner (dynamo_timed)", "compile", "") for labels in ("ours", "lightning", "plain")},
-    "collective": {labels: ("nccl:all_reduce", "communication_host", "") for labels in ("ours", "lightning", "plain")},
+    "compile": dict.fromkeys(("ours", "lightning", "plain"), ("_compile.inner (dynamo_timed)", "compile", "")),
+    "collective": dict.fromkeys(("ours", "lightning", "plain"), ("nccl:all_reduce", "communication_host", "")),
 }
 SWALLOWS = {"data_loading", "checkpoint", "compile"}
 """Everything inside belongs to these."""
@@ -408,14 +409,12 @@ class Machine:
     def _busy_cuts(self) -> list[tuple[int, int]]:
         cuts = self._cuts()
         return [
-            (a, b)
-            for a, b in zip(cuts, cuts[1:], strict=False)
-            if any(work.start <= a and b <= work.end for work in self.works)
+            (a, b) for a, b in itertools.pairwise(cuts) if any(work.start <= a and b <= work.end for work in self.works)
         ]
 
     def _pieces(self):
         cuts = self._cuts()
-        for start, end in zip(cuts, cuts[1:], strict=False):
+        for start, end in itertools.pairwise(cuts):
             if any(work.start <= start and end <= work.end for work in self.works):
                 continue
             following = min(
