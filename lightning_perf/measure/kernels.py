@@ -20,6 +20,11 @@ _HOST_MEMORY: Final[tuple[tuple[str, HostMemory], ...]] = (("pinned", "pinned"),
 Floats = npt.NDArray[np.float64]
 
 
+def is_graph_launch(name: str) -> bool:
+    """Whether a runtime or driver call launches a whole CUDA or HIP graph."""
+    return _GRAPH_LAUNCH.match(name) is not None
+
+
 def measure_kernels(trace: Trace, launches: Int64s, *, busy_ns: int, limit: int | None) -> list[Kernel]:
     """Kernels by name on all devices, those that took the most time first.
 
@@ -43,7 +48,7 @@ def measure_kernels(trace: Trace, launches: Int64s, *, busy_ns: int, limit: int 
     call = np.where(launched, launches[kernels], 0)
     start_ns, duration_ns = trace.start_ns[kernels], trace.duration_ns[kernels]
     latency_ns = start_ns - trace.end_ns[call]
-    graph = np.array([_GRAPH_LAUNCH.match(name) is not None for name in trace.names], dtype=np.bool_)
+    graph = np.array([is_graph_launch(name) for name in trace.names], dtype=np.bool_)
     queued = _queued(trace, launches)[kernels]
     columns = zip(
         sums.count(),

@@ -11,6 +11,7 @@ from lightning_perf.measure.launches import launch_rows
 from lightning_perf.measure.memory import measure_memory
 from lightning_perf.measure.operators import measure_modules, measure_operators
 from lightning_perf.measure.phases import step_phases
+from lightning_perf.measure.quality import trace_quality
 from lightning_perf.measure.steps import data_loading, host_steps, inside_ns
 from lightning_perf.measure.tally import ROWS, device_calls
 
@@ -49,7 +50,10 @@ def measure_trace(trace: Trace, *, by_shape: bool = False, limit: int | None = R
         ],
         devices=[measure_device(trace, device, steps, launches) for device in work],
         memory=measure_memory(trace.memory),
-        quality=[Quality(code=note.code, message=note.message, count=note.count) for note in trace.quality],
+        quality=[
+            *(Quality(code=note.code, message=note.message, count=note.count) for note in trace.quality),
+            *trace_quality(trace, steps, launches),
+        ],
         operators=measure_operators(trace, calls, by_shape=by_shape, limit=limit),
         kernels=measure_kernels(trace, launches, busy_ns=sum(device.busy.total for device in work), limit=limit),
         modules=measure_modules(trace, calls, limit=limit),

@@ -340,4 +340,4 @@ def test_a_trace_without_devices_says_so(measured):
     window = measured(TraceBuilder().step(1, 0, 100).op("a", 0, 9))
     assert window.devices == []
     assert window.steps[0].device_busy_us == {}
-    assert [note.code for note in window.quality] == ["no_device_operations"]
+    assert [note.code for note in window.quality] == ["no_device_operations", "few_steps"]
