@@ -55,11 +55,11 @@ class TraceBuilder:
         args = {"device": device, "stream": stream, "correlation": correlation, **args}
         return self.complete(name, start, end, cat=cat, pid=device, tid=stream, **args)
 
-    def memory(self, time: int, size: int, *, device_type: int = 1, device: int = 0, **totals: int):
+    def memory(self, time: int, size: int, *, device_type: int = 1, device: int = 0, tid: int = MAIN, **totals: int):
         named = {"allocated": "Total Allocated", "reserved": "Total Reserved"}
         args = {"Bytes": size, "Device Type": device_type, "Device Id": device}
         args |= {named[key]: value for key, value in totals.items()}
-        event = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": time, "pid": HOST, "tid": MAIN}
+        event = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": time, "pid": HOST, "tid": tid}
         self.events.append({**event, "args": args})
         return self
 

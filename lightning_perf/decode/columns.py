@@ -98,7 +98,7 @@ def columns_of(events: Sequence[Event], notes: Notes, *, shapes: bool) -> Column
         correlation=arguments.column("correlation")[order],
         external_id=np.where(external_id == NO_NUMBER, legacy_id, external_id)[order],
         bytes=operations.column("bytes")[order],
-        memory=_memory(events, first_ns),
+        memory=_memory(events, first_ns, processes, threads),
         shapes=shape_texts,
         shape_id=shape_id[order],
         collectives=arguments.collectives(order),
@@ -226,7 +226,7 @@ def _shapes(complete: Sequence[Event], rows: Int64s) -> tuple[tuple[str, ...], I
     return texts, column
 
 
-def _memory(events: Iterable[Event], first_ns: int) -> MemoryEvents:
+def _memory(events: Iterable[Event], first_ns: int, processes: Sequence[str], threads: Sequence[str]) -> MemoryEvents:
     """The allocator's events in time order."""
     rows = [event for event in events if event.name == _MEMORY_EVENT and event.ph != "X"]
     time_ns = nanoseconds([event.ts for event in rows], LARGEST_US, Notes())
@@ -239,12 +239,21 @@ def _memory(events: Iterable[Event], first_ns: int) -> MemoryEvents:
 
     return MemoryEvents(
         time_ns=time_ns[order] - first_ns,
+        process=_places([event.pid for event in rows], processes)[order],
+        thread=_places([event.tid for event in rows], threads)[order],
         device_type=_small(column([one.memory_device_type for one in args])),
         device=_small(column([one.memory_device for one in args])),
         bytes=column([one.memory_bytes for one in args]),
         total_allocated_bytes=column([one.total_allocated for one in args]),
         total_reserved_bytes=column([one.total_reserved for one in args]),
     )
+
+
+def _places(ids: Sequence[object], known: Sequence[str]) -> Int32s:
+    """Places of process or thread ids among those known; :data:`NO_NUMBER` for others."""
+    texts, index = _interned_ids(ids)
+    place_of = {text: place for place, text in enumerate(known)}
+    return np.array([place_of.get(text, NO_NUMBER) for text in texts], dtype=np.int32)[index]
 
 
 def _small(values: Int64s) -> Int32s:

@@ -66,10 +66,13 @@ class MemoryEvents:
 
     ``device_type`` is torch's number (0 CPU, 1 CUDA, ...), ``device`` its index (-1 for the CPU). ``total_*``
     are the allocator's totals after the event; for the CPU they count only growth since recording began.
-    A missing total is -1.
+    A missing total is -1. ``process`` and ``thread`` are those of the call, as in :class:`Trace`, and -1 where no
+    complete event has the same.
     """
 
     time_ns: Int64s
+    process: Int32s
+    thread: Int32s
     device_type: Int32s
     device: Int32s
     bytes: Int64s

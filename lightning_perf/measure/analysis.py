@@ -137,15 +137,38 @@ class Device(Record, frozen=True, kw_only=True):
     window: DeviceWindow | None
 
 
+class MemoryPeak(Record, frozen=True, kw_only=True):
+    """The moment at which a device had most memory allocated, and what the host did then.
+
+    ``allocated_bytes`` is None in traces without totals: these tell when it was most, not how much. ``reserved``
+    memory beyond it is ``unallocated_bytes``: the allocator's cache, and what is lost to fragmentation. ``step`` is
+    the step it lies in, ``phase`` the one that this package's labels name, ``operator`` the innermost operator and
+    ``module`` the innermost module in its forward on the thread that allocated. Each is None where the trace does
+    not tell, or none was running.
+    """
+
+    time_us: float
+    allocated_bytes: int | None
+    unallocated_bytes: int | None
+    step: int | None
+    phase: Phase | None
+    operator: str | None
+    module: str | None
+
+
 class TraceMemory(Record, frozen=True, kw_only=True):
     """Memory as the trace's allocator events show it, bytes, by device ("0", "1", ...).
 
     ``cpu_growth_bytes`` is the largest growth since recording began: a trace does not know what was there before.
+    ``step_growth_bytes`` is how much more is allocated at the end of each complete step than at the end of the one
+    before, also for "cpu"; it is empty with fewer than two. Growth that goes on is a leak.
     """
 
     peak_allocated_bytes: dict[str, int]
     peak_reserved_bytes: dict[str, int]
     cpu_growth_bytes: int | None
+    peaks: dict[str, MemoryPeak] = {}
+    step_growth_bytes: dict[str, list[int]] = {}
 
 
 class Operator(Record, frozen=True, kw_only=True):

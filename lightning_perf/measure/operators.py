@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Trace
+from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int64s, Trace
 from lightning_perf.measure.analysis import Module, ModuleSource, Operator
 from lightning_perf.measure.tally import OTHERS, DeviceCalls, tally
 from lightning_perf.names import label
@@ -34,8 +34,7 @@ def measure_operators(trace: Trace, calls: DeviceCalls, *, by_shape: bool, limit
         by_shape: one row for each combination of input shapes.
         limit: operators to keep; the others are summed in a row :data:`~lightning_perf.measure.tally.OTHERS`.
     """
-    is_range = np.array([_RANGE.match(name) is not None for name in trace.names], dtype=np.bool_)
-    rows = np.flatnonzero((trace.category == Category.CPU_OP) & ~is_range[trace.name_id])
+    rows = operator_rows(trace)
     shapes = len(trace.shapes) + 1  # the last one stands for none
     keys = trace.name_id[rows].astype(np.int64) * shapes
     keys += trace.shape_id[rows] % shapes if by_shape else 0
@@ -85,11 +84,32 @@ def measure_modules(trace: Trace, calls: DeviceCalls, *, limit: int | None) -> l
     ]
 
 
+def operator_rows(trace: Trace) -> Int64s:
+    """Rows of operators, by start."""
+    is_range = np.array([_RANGE.match(name) is not None for name in trace.names], dtype=np.bool_)
+    return np.flatnonzero((trace.category == Category.CPU_OP) & ~is_range[trace.name_id])
+
+
+def module_rows(trace: Trace) -> Int64s:
+    """Rows of forward calls of modules, by start: this package's labels, or Python frames where there are none."""
+    labels = _prefixed(trace, Category.ANNOTATION, _MODULE_LABEL)
+    return labels if labels.size else _prefixed(trace, Category.PYTHON, _MODULE_FRAME)
+
+
+def module_name(name: str) -> str:
+    """Name of a module, from the name of its label or frame."""
+    return name.removeprefix(_MODULE_LABEL).removeprefix(_MODULE_FRAME)
+
+
+def _prefixed(trace: Trace, category: Category, prefix: str) -> Int64s:
+    named = np.array([name.startswith(prefix) for name in trace.names], dtype=np.bool_)
+    return np.flatnonzero((trace.category == category) & named[trace.name_id]) if named.any() else trace.start_ns[:0]
+
+
 def _modules(
     trace: Trace, calls: DeviceCalls, source: ModuleSource, category: Category, prefix: str, limit: int | None
 ) -> list[Module]:
-    named = np.array([name.startswith(prefix) for name in trace.names], dtype=np.bool_)
-    rows = np.flatnonzero((trace.category == category) & named[trace.name_id]) if named.any() else trace.start_ns[:0]
+    rows = _prefixed(trace, category, prefix)
     known = _device_work(trace)[1]
     return [
         Module(

@@ -49,7 +49,7 @@ def measure_trace(trace: Trace, *, by_shape: bool = False, limit: int | None = R
             for step, phases in zip(steps, step_phases(trace, steps), strict=True)
         ],
         devices=[measure_device(trace, device, steps, launches) for device in work],
-        memory=measure_memory(trace.memory),
+        memory=measure_memory(trace, steps),
         quality=[
             *(Quality(code=note.code, message=note.message, count=note.count) for note in trace.quality),
             *trace_quality(trace, steps, launches),
