@@ -35,11 +35,9 @@ class Blocking:
 
 def pageable_to_device(trace: Trace) -> Booleans:
     """Which events are a device's copies out of pageable memory."""
-    wanted = np.array(
-        [_TO_DEVICE.search(name) is not None and _PAGEABLE.search(name) is not None for name in trace.names],
-        dtype=np.bool_,
-    )
-    copies: Booleans = (trace.category == Category.MEMCPY) & wanted[trace.name_id]
+    copies: Booleans = trace.category == Category.MEMCPY
+    rows = np.flatnonzero(copies)
+    copies[rows] = _matching(trace, rows, _TO_DEVICE) & _matching(trace, rows, _PAGEABLE)
     return copies
 
 

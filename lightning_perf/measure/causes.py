@@ -27,7 +27,7 @@ from lightning_perf.measure.gaps import (
     find_gaps,
     untraced_graphs,
 )
-from lightning_perf.measure.host import Host, ThreadId
+from lightning_perf.measure.host import Host, ThreadId, distinct
 from lightning_perf.measure.innermost import running_longest
 from lightning_perf.measure.intervals import Intervals, union
 from lightning_perf.measure.labels import CAUSE_OF_KIND, REFILLING, Kind
@@ -155,7 +155,7 @@ def _parts_of_thread(
     line = host.together(thread)
     edges = union(*_step_edges(steps))
     released = host.trace.end_ns[host.blocking.rows]  # whoever waited, from then on there is something to refill
-    changes = np.unique(np.concatenate((line.times, edges.starts, edges.ends, released)))
+    changes = distinct(line.times, edges.starts, edges.ends, released)
     start, end, head_end, tail = found.start_ns[which], found.end_ns[which], found.head_end_ns[which], found.tail[which]
     swept = np.where(tail == CODE["launch"], end, head_end)
     first = np.searchsorted(changes, start, side="right")
@@ -272,13 +272,10 @@ def _busy_before(busy: Intervals, times: Int64s) -> Int64s:
 
 
 def _by_cause_and_activity(parts: Parts) -> dict[tuple[int, int], int]:
-    pairs, place = np.unique(parts.activity * len(CAUSES) + parts.cause, return_inverse=True)
-    totals = np.zeros(pairs.size, dtype=np.int64)
-    np.add.at(totals, place.reshape(-1), parts.length_ns)
-    return {
-        (pair % len(CAUSES), pair // len(CAUSES)): spent
-        for pair, spent in zip(pairs.tolist(), totals.tolist(), strict=True)
-    }
+    pair = parts.activity * len(CAUSES) + parts.cause
+    totals = np.zeros(int(pair.max(initial=-1)) + 1, dtype=np.int64)
+    np.add.at(totals, pair, parts.length_ns)
+    return {(code % len(CAUSES), code // len(CAUSES)): int(totals[code]) for code in np.flatnonzero(totals).tolist()}
 
 
 def _shares(totals: dict[tuple[int, int], int], names: Sequence[str]) -> list[IdleShare]:

@@ -100,7 +100,8 @@ def find_gaps(trace: Trace, operations: Operations, busy: Intervals, idle: Inter
     waited = to_ns - np.maximum(from_ns, 0)
     returned = operations.returned_ns[operation] <= from_ns
     staged = launched & pageable_to_device(trace)[operations.rows[operation]]
-    first_launched = operations.start_ns[operations.launched].min(initial=np.iinfo(np.int64).max)
+    known = operations.start_ns[operations.launched]
+    first_launched = int(known[0]) if known.size else NEVER
     hidden = launched & (waited >= SHORTEST_WAIT_NS) & _graph_between(operations, operation, graphs)
     behind = hidden & late & (to_ns - operations.returned_ns[operation] >= SHORTEST_WAIT_NS)
     head_end = np.where(behind, np.clip(_latest(graphs, call_ns), start, head_end), head_end)

@@ -75,12 +75,14 @@ class Host:
     blocking: Blocking
     overhead: Timeline
     _timelines: dict[ThreadId, Timeline] = field(default_factory=dict)
+    _rows: dict[ThreadId, Int64s] = field(default_factory=dict)
 
     def thread_rows(self, thread: ThreadId) -> Int64s:
         """Rows of one thread's events, by start."""
-        process, number = self.trace.process[self.rows], self.trace.thread[self.rows]
-        found: Int64s = self.rows[(number == thread.thread) & (process == thread.process)]
-        return found
+        if thread not in self._rows:
+            process, number = self.trace.process[self.rows], self.trace.thread[self.rows]
+            self._rows[thread] = self.rows[(number == thread.thread) & (process == thread.process)]
+        return self._rows[thread]
 
     def timeline(self, thread: ThreadId) -> Timeline:
         """What a thread was doing."""
@@ -110,7 +112,7 @@ class Host:
         """
         threads = [one for one in dict.fromkeys((thread, self.main)) if one is not None]
         lines = [self.timeline(one) for one in threads]
-        times = np.unique(np.concatenate([self.overhead.times, *(line.times for line in lines)]))
+        times = distinct(self.overhead.times, *(line.times for line in lines))
         backward = self.activities.index("backward") if "backward" in self.activities else -1
         kind = np.zeros(times.size, dtype=np.int8)
         activity = np.zeros(times.size, dtype=np.int32)
@@ -126,7 +128,20 @@ class Host:
             activity = np.where(told & (wins | (activity == NO_ACTIVITY)), line.activity[place], activity)
             kind = np.where(wins, here, kind).astype(np.int8)
         overhead = self.overhead.kind[self.overhead.at(times)]
-        return Timeline(times, np.where(overhead != Kind.NOTHING, overhead, kind), activity)
+        return _shortened(times, np.where(overhead != Kind.NOTHING, overhead, kind), activity)
+
+
+def distinct(*columns: Int64s) -> Int64s:
+    """All times of some columns, ascending, each once; numpy's unique hashes, which is slower here."""
+    times = np.sort(np.concatenate(columns))
+    found: Int64s = times[np.concatenate(([True], times[1:] > times[:-1]))] if times.size else times
+    return found
+
+
+def _shortened(times: Int64s, kind: Int8s, activity: Int32s) -> Timeline:
+    """A timeline without the times at which nothing changes."""
+    changes = np.concatenate(([True], (kind[1:] != kind[:-1]) | (activity[1:] != activity[:-1])))
+    return Timeline(times[changes], kind[changes], activity[changes])
 
 
 def read_host(trace: Trace, launches: Int64s, steps: Iterable[HostStep]) -> Host:
@@ -201,7 +216,7 @@ def _timeline(host: Host, thread: ThreadId) -> Timeline:
     told = _outermost_first(trace, rows[telling], own[telling])
     words = _nested(trace.start_ns[told], trace.end_ns[told], host.own[told], host.own_activity[told])
     plain = [_covered(trace, rows[own == kind]) for kind in (Kind.PYTHON, Kind.OPERATOR, Kind.LAUNCH)]
-    times = np.unique(np.concatenate([words.times, *(edge for one in plain for edge in (one.starts, one.ends))]))
+    times = distinct(words.times, *(edge for one in plain for edge in (one.starts, one.ends)))
     place = words.at(times)
     kind, activity = words.kind[place], words.activity[place]
     for present, one in zip((Kind.PYTHON, Kind.OPERATOR, Kind.LAUNCH), plain, strict=True):
@@ -209,7 +224,7 @@ def _timeline(host: Host, thread: ThreadId) -> Timeline:
     if thread != host.main and np.any(own == Kind.AUTOGRAD):
         backward = host.activities.index("backward")
         activity = np.where((activity == NO_ACTIVITY) & (kind != Kind.NOTHING), np.int32(backward), activity)
-    return Timeline(times, kind, activity)
+    return _shortened(times, kind, activity)
 
 
 def _outermost_first(trace: Trace, rows: Int64s, own: Int8s) -> Int64s:

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from lightning_perf.decode.trace import Int64s, Trace
 from lightning_perf.measure.host import Host, ThreadId
 from lightning_perf.measure.nesting import nest
 
@@ -19,10 +20,9 @@ def running_longest(host: Host, thread: ThreadId | None, start_ns: int, end_ns: 
         return None
     trace, rows = host.trace, host.thread_rows(thread)
     rows = rows[: np.searchsorted(trace.start_ns[rows], end_ns, side="left")]
-    rows = rows[trace.end_ns[rows] > start_ns]
-    starts = np.clip(trace.start_ns, start_ns, end_ns)
-    ranges = nest(replace(trace, start_ns=starts, duration_ns=np.clip(trace.end_ns, start_ns, end_ns) - starts), rows)
-    names, place = np.unique(trace.name_id[ranges.rows], return_inverse=True)
+    rows = rows[trace.start_ns[rows] + trace.duration_ns[rows] > start_ns]
+    ranges = nest(_cut(trace, rows, start_ns, end_ns), np.arange(rows.size))
+    names, place = np.unique(trace.name_id[rows[ranges.rows]], return_inverse=True)
     totals = np.bincount(place.reshape(-1), weights=ranges.self_ns, minlength=names.size)
     ranked = [
         (-total, trace.names[name])
@@ -30,3 +30,12 @@ def running_longest(host: Host, thread: ThreadId | None, start_ns: int, end_ns: 
         if total and not trace.names[name].startswith(_STEP_MARK)
     ]
     return min(ranked)[1] if ranked else None
+
+
+def _cut(trace: Trace, rows: Int64s, start_ns: int, end_ns: int) -> Trace:
+    """The part of a trace that some events make, cut to a time."""
+    columns = ("name_id", "category", "process", "thread", "device", "stream", "correlation", "external_id", "bytes")
+    start = np.clip(trace.start_ns[rows], start_ns, end_ns)
+    end = np.clip(trace.start_ns[rows] + trace.duration_ns[rows], start_ns, end_ns)
+    kept = {column: getattr(trace, column)[rows] for column in columns}
+    return replace(trace, start_ns=start, duration_ns=end - start, **kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pytest
@@ -101,3 +102,58 @@ def test_every_planted_cause_is_found(measured, kind, program):
     window = measured(machine.trace)
     assert ns(window.duration_us) == machine.window()[1] - machine.window()[0]
     assert found(window) == machine.truth()
+
+
+@settings(max_examples=40, deadline=None)
+@given(kind=labels, program=whole, seed=st.integers())
+def test_the_order_in_the_file_does_not_matter(measured, kind, program, seed):
+    trace = simulate(kind, program).trace
+    expected = found(measured(trace))
+    random.Random(seed).shuffle(trace.events)
+    assert found(measured(trace)) == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(kind=labels, program=whole, shift=st.integers(1, 10**9))
+def test_the_time_of_day_does_not_matter(measured, kind, program, shift):
+    trace = simulate(kind, program).trace
+    expected = found(measured(trace))
+    for event in trace.events:
+        event["ts"] += shift
+    assert found(measured(trace)) == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(kind=labels, program=whole, others=st.lists(st.tuples(st.integers(0, 200_000), long), max_size=5))
+def test_a_thread_that_drives_no_device_does_not_matter(measured, kind, program, others):
+    trace = simulate(kind, program).trace
+    expected = found(measured(trace))
+    for start, length in others:
+        trace.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", start, start + length, tid=99)
+        trace.op("aten::stack", start, start + length, tid=99)
+        trace.range("cudaHostAlloc", start, start + length, cat="cuda_runtime", tid=99)
+    assert found(measured(trace)) == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(kind=labels, program=whole, share=st.floats(0.01, 0.99))
+def test_an_operation_in_two_parts_that_touch_adds_no_idle_time(measured, kind, program, share):
+    trace = simulate(kind, program).trace
+    expected = found(measured(trace))
+    for event in [one for one in trace.events if one["cat"] == "kernel" and one["dur"] > 1]:
+        first_part = max(1, int(event["dur"] * share))
+        trace.events.append(
+            {**event, "ts": event["ts"] + first_part, "dur": event["dur"] - first_part, "args": dict(event["args"])}
+        )
+        event["dur"] = first_part
+    assert found(measured(trace)) == expected
+
+
+@pytest.mark.parametrize(("fetch", "exposed"), [(20_000_000, 0), (23_999_001, 0), (26_499_001, 2_500_000)])
+def test_only_the_part_of_a_fetch_that_the_device_waits_for_is_its_fault(measured, fetch, exposed):
+    # The kernel is launched at 1,000 and begins at 3,001; the fetch begins at 4,000.
+    busy = ("inside", "forward", [("kernel", 1_000, 2_000, 24_000_000)])
+    machine = simulate("ours", [("step", [busy, ("inside", "data", [("python", fetch)]), first])])
+    window = measured(machine.trace)
+    assert found(window) == machine.truth()
+    assert found(window)["data_loading", "data"] == exposed
