@@ -211,28 +211,31 @@ def _main_thread(trace: Trace, rows: Int64s, launches: Int64s) -> ThreadId | Non
 def _timeline(host: Host, thread: ThreadId) -> Timeline:
     """A thread's kinds and activities. Without other words, a thread of autograd's is in the backward pass."""
     trace, rows = host.trace, host.thread_rows(thread)
-    own = host.own[rows]
-    telling = (own > Kind.LAUNCH) | (host.own_activity[rows] != NO_ACTIVITY)
-    told = _outermost_first(trace, rows[telling], own[telling])
-    words = _nested(trace.start_ns[told], trace.end_ns[told], host.own[told], host.own_activity[told])
+    own, activity = host.own[rows], host.own_activity[rows]
+    autograd = own == Kind.AUTOGRAD
+    of_autograd = thread != host.main and bool(autograd.any())
+    if of_autograd:  # its operators say nothing that is not known already
+        own = np.where(autograd, np.int8(Kind.OPERATOR), own)
+        activity = np.where(autograd, np.int32(NO_ACTIVITY), activity)
+    outside = host.activities.index("backward") if of_autograd else NO_ACTIVITY
+    telling = (own > Kind.LAUNCH) | (activity != NO_ACTIVITY)
+    words = _nested(*_outermost_first(trace, rows[telling], own[telling], activity[telling]), outside)
     plain = [_covered(trace, rows[own == kind]) for kind in (Kind.PYTHON, Kind.OPERATOR, Kind.LAUNCH)]
     times = distinct(words.times, *(edge for one in plain for edge in (one.starts, one.ends)))
     place = words.at(times)
     kind, activity = words.kind[place], words.activity[place]
     for present, one in zip((Kind.PYTHON, Kind.OPERATOR, Kind.LAUNCH), plain, strict=True):
         kind = np.where(_inside(one, times) & (kind < present), np.int8(present), kind)
-    if thread != host.main and np.any(own == Kind.AUTOGRAD):
-        backward = host.activities.index("backward")
-        activity = np.where((activity == NO_ACTIVITY) & (kind != Kind.NOTHING), np.int32(backward), activity)
+    activity = np.where(kind == Kind.NOTHING, np.int32(NO_ACTIVITY), activity)
     return _shortened(times, kind, activity)
 
 
-def _outermost_first(trace: Trace, rows: Int64s, own: Int8s) -> Int64s:
-    """Rows of events by start, the longest first; of those at the same time the one that calls the others."""
+def _outermost_first(trace: Trace, rows: Int64s, own: Int8s, activity: Int32s) -> tuple[Int64s, Int64s, Int8s, Int32s]:
+    """Starts, ends, kinds and activities by start, the longest first; at the same time the one that calls others."""
     rank = _CALLING_ORDER[trace.category[rows]]
     order = np.lexsort((_ENCLOSING_ORDER[own], rank, -trace.duration_ns[rows], trace.start_ns[rows]))
-    ordered: Int64s = rows[order]
-    return ordered
+    starts: Int64s = trace.start_ns[rows][order]
+    return starts, starts + trace.duration_ns[rows][order], own[order], activity[order]
 
 
 def _covered(trace: Trace, rows: Int64s) -> Intervals:
@@ -244,7 +247,7 @@ def _inside(one: Intervals, times: Int64s) -> np.ndarray[tuple[int], np.dtype[np
     return started > np.searchsorted(one.ends, times, side="right")
 
 
-def _nested(starts: Int64s, ends: Int64s, own: Int8s, own_activity: Int32s) -> Timeline:
+def _nested(starts: Int64s, ends: Int64s, own: Int8s, own_activity: Int32s, outside: int = NO_ACTIVITY) -> Timeline:
     """The innermost event's inherited kind and activity at any time.
 
     Events that overlap without nesting do happen (rounded times, Python stacks): of those that run, the one that
@@ -255,17 +258,19 @@ def _nested(starts: Int64s, ends: Int64s, own: Int8s, own_activity: Int32s) -> T
         ends: their ends.
         own: what their names say.
         own_activity: the activity that their names tell.
+        outside: the activity of the thread as such.
     """
-    times, kinds, activities = [int(_BEGINNING)], [int(Kind.NOTHING)], [NO_ACTIVITY]
+    times, kinds, activities = [int(_BEGINNING)], [int(Kind.NOTHING)], [outside]
     table = _INHERITED.tolist()
     running: list[tuple[int, int, int]] = []  # end, kind, activity
+    nothing = (0, int(Kind.NOTHING), outside)
 
     def leave(until: int) -> None:
         while running and running[-1][0] <= until:
             end = running.pop()[0]
             while running and running[-1][0] <= end:
                 running.pop()
-            _, kind, activity = running[-1] if running else (0, int(Kind.NOTHING), NO_ACTIVITY)
+            _, kind, activity = running[-1] if running else nothing
             times.append(end)
             kinds.append(kind)
             activities.append(activity)
@@ -276,7 +281,7 @@ def _nested(starts: Int64s, ends: Int64s, own: Int8s, own_activity: Int32s) -> T
         if start == end:
             continue
         leave(start)
-        _, around, around_activity = running[-1] if running else (0, int(Kind.NOTHING), NO_ACTIVITY)
+        _, around, around_activity = running[-1] if running else nothing
         result = table[around][kind]
         told = _activity(around, around_activity, kind, activity, result)
         running.append((end, result, told))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lightning_perf.measure.analysis import Window
+from collections import Counter
+
+from lightning_perf.measure.analysis import DeviceWindow, Window
 
 
 def ns(microseconds: float) -> int:
@@ -36,3 +38,23 @@ def assert_conserved(window: Window) -> None:
         assert (device.window.gaps == 0) == (ns(device.window.idle_us) == 0)
         assert ns(device.window.largest_gap_us) * device.window.gaps >= ns(device.window.idle_us)
         assert device.window.steps in (0, sum(step.complete for step in window.steps))
+        assert_explained(device.window)
+
+
+def assert_explained(window: DeviceWindow) -> None:
+    """Every idle nanosecond has one cause and one activity, in total and in every gap that is listed."""
+    assert sum(map(ns, window.idle_causes_us.values())) == ns(window.idle_us)
+    assert all(ns(spent) > 0 for spent in window.idle_causes_us.values())
+    by_cause: Counter[str] = Counter()
+    for share in window.idle_shares:
+        by_cause[share.cause] += ns(share.idle_us)
+    assert by_cause == {cause: ns(spent) for cause, spent in window.idle_causes_us.items()}
+    assert len(window.largest_gaps) == min(20, window.gaps)
+    assert [gap.duration_us for gap in window.largest_gaps] == sorted(
+        (gap.duration_us for gap in window.largest_gaps), reverse=True
+    )
+    for gap in window.largest_gaps:
+        assert sum(ns(share.idle_us) for share in gap.shares) == ns(gap.duration_us)
+        assert (gap.cause, gap.activity) == (gap.shares[0].cause, gap.shares[0].activity)
+    if window.largest_gaps:
+        assert window.largest_gaps[0].duration_us == window.largest_gap_us

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,31 +14,12 @@ from lightning_perf.measure.labels import Kind, meaning
 from lightning_perf.measure.launches import launch_rows
 from lightning_perf.measure.steps import data_loading, host_steps
 from lightning_perf.measure.window import measure_trace
-from tests.measure.laws import ns
+from tests.measure.laws import assert_explained, ns
 from tests.traces import BACKWARD, TraceBuilder
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 AUTOGRAD = "autograd::engine::evaluate_function: MmBackward0"
 PINNED, PAGEABLE = "Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pageable -> Device)"
-
-
-def assert_explained(window) -> None:
-    """Every idle nanosecond has one cause and one activity, in total and in every gap that is listed."""
-    assert sum(map(ns, window.idle_causes_us.values())) == ns(window.idle_us)
-    assert all(ns(spent) > 0 for spent in window.idle_causes_us.values())
-    by_cause = Counter()
-    for share in window.idle_shares:
-        by_cause[share.cause] += ns(share.idle_us)
-    assert by_cause == {cause: ns(spent) for cause, spent in window.idle_causes_us.items()}
-    assert len(window.largest_gaps) == min(20, window.gaps)
-    assert [gap.duration_us for gap in window.largest_gaps] == sorted(
-        (gap.duration_us for gap in window.largest_gaps), reverse=True
-    )
-    for gap in window.largest_gaps:
-        assert sum(ns(share.idle_us) for share in gap.shares) == ns(gap.duration_us)
-        assert (gap.cause, gap.activity) == (gap.shares[0].cause, gap.shares[0].activity)
-    if window.largest_gaps:
-        assert window.largest_gaps[0].duration_us == window.largest_gap_us
 
 
 @pytest.fixture
