@@ -102,7 +102,6 @@ class Work:
     thread: int
     activity: str
     staged: bool = False
-    behind_graph: bool = False
 
 
 @dataclass
@@ -131,7 +130,6 @@ class Machine:
     steps: list[tuple[int, int]] = field(default_factory=list)
     ready: dict[int, int] = field(default_factory=dict)
     correlation: int = 0
-    graph_running: bool = False
 
     def run(self, program: list[Instruction]) -> None:
         for name, *arguments in program:
@@ -283,20 +281,10 @@ class Machine:
         begin = max(start + 1 + latency, self.ready.get(COMPUTE, 0))
         for pause, ns in kernels:
             begin += pause
-            work = Work(begin, begin + ns, start, self.now, self.thread, self._activity(), False, self.graph_running)
+            work = Work(begin, begin + ns, start, self.now, self.thread, self._activity())
             self._device("gemm", work, COMPUTE, "kernel")
             begin += ns
-        self.graph_running = False
         self._trace_call("cudaGraphLaunch", start)
-
-    def untraced_graph(self, ns: int) -> None:
-        """A graph whose kernels the profiler does not see."""
-        self.correlation += 1
-        start = self.now
-        self._pass(CALL, "launch")
-        self._trace_call("cudaGraphLaunch", start)
-        self.ready[COMPUTE] = max(self.now, self.ready.get(COMPUTE, 0)) + ns
-        self.graph_running = True
 
     # How it does it
 
@@ -354,8 +342,7 @@ class Machine:
         self.correlation += 1
         self._trace_call(call, start)
         begin = max(start + 1 + latency, self.ready.get(stream, 0)) + late
-        work = Work(begin, begin + ns, start, self.now, self.thread, self._activity(), False, self.graph_running)
-        self.graph_running = False
+        work = Work(begin, begin + ns, start, self.now, self.thread, self._activity())
         self._device(name, work, stream, cat)
         return begin + ns
 
