@@ -17,9 +17,11 @@ from lightning_perf.decode.trace import (
     LAST_DEVICE_OPERATION,
     Category,
     CollectiveArgs,
+    Floats,
     Int8s,
     Int32s,
     Int64s,
+    KernelUse,
     MemoryEvents,
 )
 
@@ -55,6 +57,7 @@ class Columns:
     shapes: tuple[str, ...]
     shape_id: Int32s
     collectives: dict[int, CollectiveArgs]
+    kernel_use: KernelUse
     first_ns: int
 
 
@@ -102,6 +105,7 @@ def columns_of(events: Sequence[Event], notes: Notes, *, shapes: bool) -> Column
         shapes=shape_texts,
         shape_id=shape_id[order],
         collectives=arguments.collectives(order),
+        kernel_use=operations.kernel_use(order),
         first_ns=first_ns,
     )
 
@@ -119,6 +123,21 @@ class _Arguments:
         column = np.full(self._size, NO_NUMBER, dtype=np.int64)
         column[self.rows] = _integers(list(map(attrgetter(field), self._args)))
         return column
+
+    def kernel_use(self, order: Int64s) -> KernelUse:
+        """The arguments of kernels that tell of multiprocessors, by the event's row once all are in this order."""
+        blocks = _floats([one.blocks_per_sm for one in self._args])
+        occupancy = _floats([one.occupancy for one in self._args])
+        known = np.flatnonzero((blocks >= 0) | (occupancy >= 0))
+        row = np.empty(order.size, dtype=np.int64)
+        row[order] = np.arange(order.size)
+        rows = row[self.rows[known]]
+        by_row = np.argsort(rows)
+        return KernelUse(
+            rows=rows[by_row],
+            blocks_per_sm=blocks[known][by_row],
+            occupancy_percent=occupancy[known][by_row],
+        )
 
     def collectives(self, order: Int64s) -> dict[int, CollectiveArgs]:
         """The arguments of collectives, by the event's row once all are in this order."""
@@ -186,6 +205,22 @@ def _integer(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not abs(value) <= _LARGEST_INT:
         return NO_NUMBER
     return value
+
+
+def _floats(values: Sequence[object]) -> Floats:
+    """Values as float64; :data:`NO_NUMBER` for what is not a finite number that is at least 0."""
+    numbers = np.fromiter(map(_float, values), dtype=np.float64, count=len(values))
+    return np.where(np.isfinite(numbers) & (numbers >= 0), numbers, NO_NUMBER)
+
+
+def _float(value: object) -> float:
+    """A number, also one that kept its text."""
+    if isinstance(value, bool) or not isinstance(value, float | int | bytes | str):
+        return NO_NUMBER
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return NO_NUMBER
 
 
 def _devices(complete: Sequence[Event], operations: _Arguments, notes: Notes) -> Int32s:

@@ -43,6 +43,8 @@ class Args(msgspec.Struct, gc=False):
     dtype: Any = None
     group_size: Any = msgspec.field(default=None, name="Group size")
     group: Any = msgspec.field(default=None, name="Process Group Name")
+    blocks_per_sm: Any = msgspec.field(default=NO_NUMBER, name="blocks per SM")
+    occupancy: Any = msgspec.field(default=NO_NUMBER, name="est. achieved occupancy %")
     input_dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
 
 

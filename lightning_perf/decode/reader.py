@@ -75,6 +75,7 @@ def _read(name: str, *, exact: bool, shapes: bool) -> Trace:
         shapes=columns.shapes,
         shape_id=columns.shape_id,
         collectives=columns.collectives,
+        kernel_use=columns.kernel_use,
     )
 
 

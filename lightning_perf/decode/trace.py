@@ -12,6 +12,7 @@ import numpy.typing as npt
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Int8s = npt.NDArray[np.int8]
+Floats = npt.NDArray[np.float64]
 
 
 class Category(IntEnum):
@@ -97,6 +98,19 @@ class CollectiveArgs:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelUse:
+    """How kernels use the multiprocessors (SMs) of an NVIDIA device: the trace's rows, ascending, and two columns.
+
+    ``blocks_per_sm`` is the number of blocks in the grid over the number of SMs, ``occupancy_percent`` the share of
+    warps that could be resident and are, as kineto estimates it from the launch. -1 where the event has none.
+    """
+
+    rows: Int64s
+    blocks_per_sm: Floats
+    occupancy_percent: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """One trace, one row per complete event (chrome phase ``X``), sorted by start, longest first on ties.
 
@@ -106,7 +120,7 @@ class Trace:
     ``bytes`` are -1 where the event has none; ``device`` is set for device operations only. ``shape_id`` indexes
     ``shapes``, the input shapes of operators as text (``[[64, 3], []]``); it is -1 for events that have none, and for
     all where shapes were not asked for. ``collectives`` holds the arguments of the events that tell of a collective,
-    by row.
+    by row, and ``kernel_use`` those of the kernels that tell of multiprocessors.
     """
 
     path: str
@@ -133,6 +147,7 @@ class Trace:
     shapes: tuple[str, ...]
     shape_id: Int32s
     collectives: Mapping[int, CollectiveArgs]
+    kernel_use: KernelUse
 
     def __len__(self) -> int:
         return int(self.start_ns.size)

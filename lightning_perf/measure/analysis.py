@@ -287,6 +287,25 @@ class Collective(Record, frozen=True, kw_only=True):
     gb_per_s: float | None
 
 
+class Efficiency(Record, frozen=True, kw_only=True):
+    """How well the kernels of a device used it, over the window of complete steps. Estimates of torch-tb-profiler.
+
+    ``sm_efficiency`` is the share of multiprocessors that had work, over the whole window: kernels of fewer blocks
+    than there are multiprocessors use some. ``occupancy`` is the share of warps that were resident on one, over the
+    kernels' time. ``tensor_core_ratio`` is the share of the kernels' time in those whose names tell that they use
+    tensor cores: at least so much. They are None where kernels do not tell of multiprocessors, as AMD's do not.
+
+    ``peak_flops`` holds the device's dense peak by type, floating point operations per second; it is empty for a
+    device that is not known.
+    """
+
+    device: str
+    sm_efficiency: float | None
+    occupancy: float | None
+    tensor_core_ratio: float | None
+    peak_flops: dict[str, float] = {}
+
+
 class Quality(Record, frozen=True, kw_only=True):
     """Something wrong with a trace, and what was done about it."""
 
@@ -311,6 +330,7 @@ class Window(Record, frozen=True, kw_only=True):
     modules: list[Module] = []
     collectives: list[Collective] = []
     copies: list[Copy] = []
+    efficiency: list[Efficiency] = []
 
 
 class Analysis(Record, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from lightning_perf.decode.trace import Trace
 from lightning_perf.measure.analysis import Quality, Step, Window
 from lightning_perf.measure.collectives import measure_collectives
 from lightning_perf.measure.devices import device_work, measure_device
+from lightning_perf.measure.efficiency import measure_efficiency
 from lightning_perf.measure.kernels import measure_copies, measure_kernels
 from lightning_perf.measure.launches import launch_rows
 from lightning_perf.measure.memory import measure_memory
@@ -59,4 +60,5 @@ def measure_trace(trace: Trace, *, by_shape: bool = False, limit: int | None = R
         modules=measure_modules(trace, calls, limit=limit),
         collectives=measure_collectives(trace, launches),
         copies=measure_copies(trace),
+        efficiency=measure_efficiency(trace, work, steps, launches),
     )

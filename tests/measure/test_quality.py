@@ -43,6 +43,12 @@ def skewed(by_ns: int) -> TraceBuilder:
     return trace
 
 
+def on_device(name: str) -> TraceBuilder:
+    trace = sound()
+    trace.metadata["deviceProperties"] = [{"id": number, "name": name} for number in range(8)]
+    return trace
+
+
 CASES: dict[str, tuple[TraceBuilder, dict[str, int]]] = {
     "a sound trace": (sound(), {}),
     "a sound trace of a CPU": (without_kernel(sound((9, 9, 9)), 1), {}),
@@ -67,6 +73,8 @@ CASES: dict[str, tuple[TraceBuilder, dict[str, int]]] = {
     "no launch was recorded": (sound(launches=False), {"operations_without_launch": 3}),
     "clocks within the rounding of old traces": (skewed(1000), {}),
     "clocks that disagree": (skewed(1001), {"negative_launch_latency": 3}),
+    "a known device": (on_device("NVIDIA H200"), {}),
+    "an unknown device": (on_device("NVIDIA GeForce RTX 4090 Laptop GPU"), {"unknown_device_peak": 1}),
     "graphs with kernels": (sound(name="cudaGraphLaunch"), {}),
     "a graph without kernels": (
         sound().range("cudaGraphLaunch", 50, 60, cat="cuda_runtime", correlation=9),
@@ -119,11 +127,11 @@ REAL: dict[str, dict[str, int]] = {
     "ddp_rank1": {"few_steps": 2},
     "h100_bert_small": {"few_steps": 1},
     "h100_vit": {"few_steps": 1},
-    "mi250_toy_training": {"few_steps": 1, "steps_without_batch": 1},
+    "mi250_toy_training": {"few_steps": 1, "steps_without_batch": 1, "unknown_device_peak": 1},
     "mi300_owlv2_dataloader": {"few_steps": 1},
     "mi300_resnet_training": {"launched_before_recording": 968},
     "mi300_torch_compile": {"no_steps": 1},
-    "mtia_inference": {"no_steps": 1, "launched_before_recording": 322},
+    "mtia_inference": {"no_steps": 1, "launched_before_recording": 322, "unknown_device_peak": 1},
     "no_gpu_events": {"no_device_operations": 1, "few_steps": 1},
     "v100_ddp_dataloader": {},
     "v100_resnet50_workers0": {},
