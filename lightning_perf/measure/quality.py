@@ -33,7 +33,7 @@ CLOCK_TOLERANCE_NS: Final = 1000
 """Traces until 2023 have whole microseconds: an operation may seem to start that much before its launch."""
 
 OUTLIER_RATIO: Final = 1.5
-"""A first step that takes this many times the others' median was not warmed up (kineto #328).
+"""A first step that takes this many times the others' median, and longer than each, was not warmed up (kineto #328).
 
 Above the jitter of sound steps: a ResNet-50 on a V100 with four loader workers gave a first step of 1.44 times the
 median of the others, and as slow ones later.
@@ -87,10 +87,10 @@ def _step_notes(steps: Sequence[HostStep]) -> list[Quality]:
     if len(complete) >= ENOUGH_STEPS:
         first, *others = (step.end_ns - step.start_ns for step in complete)
         usual = median(others)
-        if first > OUTLIER_RATIO * usual > 0:
+        if first > max(OUTLIER_RATIO * usual, *others):
             text = (
                 f"Step {complete[0].number}, the first, took {units.duration(first / 1000)}, {first / usual:.1f} times "
-                f"the median of the others; record after more warm-up steps."
+                f"the median of the others; averages include it, though it may belong to warming up."
             )
             notes.append(Quality(code="first_step_outlier", message=text, count=1))
     return notes

@@ -154,6 +154,30 @@ def test_memory_events(tmp_path):
     assert memory.total_reserved_bytes.tolist() == [-1, -1]
 
 
+def test_the_thread_of_a_memory_event(tmp_path):
+    """By the trace's own ids, whatever type they are of; -1 for a thread that nothing else names."""
+    trace = (
+        TraceBuilder().op("a", 0, 9, tid=6).op("b", 1, 2, tid=5).memory(3, 1, tid="5").memory(4, 1).memory(5, 1, tid=6)
+    )
+    trace = trace.trace(tmp_path)
+    assert [trace.threads[thread] if thread >= 0 else None for thread in trace.memory.thread.tolist()] == [
+        "5",
+        None,
+        "6",
+    ]
+    assert trace.memory.process.tolist() == [0, 0, 0]
+
+
+def test_how_kernels_use_multiprocessors(tmp_path):
+    """By row of the trace, whatever the order in the file; only kernels that tell."""
+    blocks, occupancy = "blocks per SM", "est. achieved occupancy %"
+    trace = TraceBuilder().kernel(500, 600, **{blocks: 2.5, occupancy: 31}).kernel(300, 400).op("a", 0, 9)
+    use = trace.kernel(100, 200, **{blocks: 0.25}).trace(tmp_path).kernel_use
+    assert use.rows.tolist() == [1, 3]
+    assert use.blocks_per_sm.tolist() == [0.25, 2.5]
+    assert use.occupancy_percent.tolist() == [-1, 31]
+
+
 @pytest.mark.parametrize(
     ("name", "distributed", "expected"),
     [

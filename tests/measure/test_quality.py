@@ -58,6 +58,7 @@ CASES: dict[str, tuple[TraceBuilder, dict[str, int]]] = {
     "a last step without a batch": (sound().step(4, 3000, 3010), {"steps_without_batch": 1}),
     "a slow first step": (sound((1501, 1000, 900, 1100)), {"first_step_outlier": 1}),
     "a first step at the threshold": (sound((1500, 1000, 900, 1100)), {}),
+    "a slow first step as others are later: jitter": (sound((1600, 1000, 900, 1700)), {}),
     "a slow later step": (sound((1000, 5000, 1000)), {}),
     "a slow first step of two": (sound((5000, 1000)), {"few_steps": 2}),
     "a step whose kernels are missing": (without_kernel(sound(), 2), {"steps_without_device_work": 1}),
@@ -106,7 +107,10 @@ def test_sentences(tmp_path):
     trace = without_kernel(sound((4_000_000, 1_000_000, 2_000_000, 1_000_000)), 3).kernel(5, 15, correlation=99)
     assert [note.message for note in measure_trace(trace.step(5, 8_000_000, 8_000_010).trace(tmp_path)).quality] == [
         "Step 5 holds no whole batch and no average counts it.",
-        "Step 1, the first, took 4.00 ms, 4.0 times the median of the others; record after more warm-up steps.",
+        (
+            "Step 1, the first, took 4.00 ms, 4.0 times the median of the others; "
+            "averages include it, though it may belong to warming up."
+        ),
         (
             "Step 3 launched no recorded device work though others of the 4 complete steps did; "
             "the device's records may be missing."
