@@ -603,7 +603,7 @@ def test_a_learning_rate_finders_steps_are_none_of_the_run(tmp_path: Path) -> No
     finder = LearningRateFinder(num_training_steps=10)
     trainer = fit(tmp_path, callback, Tunable(Plant()), callbacks=[callback, finder])
     loop = callback.analysis.run.loop
-    assert loop.plain.steps + loop.traced.steps == trainer.fit_loop.epoch_loop.batch_progress.total.completed == 8
+    assert loop.plain.steps + loop.traced.steps == trainer.fit_loop.epoch_loop.batch_progress.total.completed
     assert [(window.first_step, window.last_step) for window in callback.analysis.run.windows] == [(3, 5)]
     assert loop.plain.samples == loop.plain.steps * BATCH
 
