@@ -117,13 +117,10 @@ class _Run:
     samples_path: list[object] | None = None
     batches_seen: bool = False
 
-    def count_samples(self, batch: object) -> None:
-        """Tell the clock how many samples the batch holds. Where to look is found out at the first batch."""
-        if not self.batches_seen:
-            self.batches_seen = True
-            self.samples_path = _attempt(lambda: environment.path_to_samples(batch), lambda _: None)
-        if self.samples_path is not None:
-            self.clock.batch_size = environment.samples_at(batch, self.samples_path)
+    def look_at_first(self, batch: object) -> None:
+        """Find out at the first batch where a batch tells how many samples it holds."""
+        self.batches_seen = True
+        self.samples_path = _attempt(lambda: environment.path_to_samples(batch), lambda _: None)
 
     def failed(self, error: Exception) -> None:
         """Something beside the clock went wrong: say it, remember it, go on."""
@@ -169,8 +166,11 @@ def _batch_end(stage: Stage) -> BatchEnd:
     ) -> None:
         run = self._run
         if run is not None and run.stage == stage:
-            run.count_samples(batch)
-            if run.background.busy:
+            if not run.batches_seen:
+                run.look_at_first(batch)
+            if run.samples_path is not None:
+                run.clock.batch_size = environment.samples_at(batch, run.samples_path)
+            if run.background.pending:
                 _attempt(lambda: self._log_newly_analyzed(run), run.failed)
 
     return on_batch_end

@@ -35,17 +35,15 @@ class Background(Generic[W]):
         self._analyze = analyze
         self._workers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="lightning-perf")
         self._jobs: list[_Job[W]] = []
+        self.pending = 0
+        """Analyses that were asked for and not handed out: asked in every step, so a plain number."""
 
     def take(self, saved: SavedWindow, record: WindowRecord, *, analyze: bool) -> None:
         """Compress a window, and then analyse it if asked to."""
         path = self._workers.submit(compress, saved)
         analysis = self._workers.submit(lambda: self._analyze(path.result())) if analyze else None
         self._jobs.append(_Job(record, path, analysis))
-
-    @property
-    def busy(self) -> bool:
-        """Whether an analysis is under way or has not been handed out."""
-        return any(job.analysis is not None and not job.handed_out for job in self._jobs)
+        self.pending += analyze
 
     def newly_analyzed(self) -> list[W]:
         """Analyses that have succeeded since the last call. Does not wait."""
@@ -53,6 +51,7 @@ class Background(Generic[W]):
         for job in self._jobs:
             if job.analysis is not None and not job.handed_out and job.analysis.done():
                 job.handed_out = True
+                self.pending -= 1
                 if job.analysis.exception() is None:
                     results.append(job.analysis.result())
         return results
