@@ -133,6 +133,7 @@ def step_variants(folder: str, steps: int) -> dict[str, Callable[[], Variant]]:
     variants = {
         "nothing": Variant,
         "PerfCallback, outside its window": lambda: Variant(callbacks=[perf_callback(folder, NEVER, 1)]),
+        "a callback without a hook": lambda: Variant(callbacks=[Callback()]),
         "SimpleProfiler": lambda: Variant(profiler=SimpleProfiler(dirpath=folder, filename="simple")),
         # After and not before: it fails at the end of a run that did not reach its window.
         "PyTorchProfiler, after its window": lambda: Variant(lightnings_pytorch_profiler(folder, 0, 1)),
