@@ -14,7 +14,8 @@ from lightning_perf.measure.intervals import Intervals, union
 from lightning_perf.measure.launches import NO_LAUNCH
 from lightning_perf.measure.nesting import NO_RANGE, nest
 
-_COLLECTIVE: Final = re.compile(r"nccl|rccl|hccl|oneccl|cross_device_reduce", re.IGNORECASE)
+COLLECTIVE: Final = re.compile(r"nccl|rccl|hccl|oneccl|cross_device_reduce", re.IGNORECASE)
+"""Names of device operations that communicate, of every vendor's library."""
 _NO_ARGS: Final = CollectiveArgs(
     name=None, in_elements=None, out_elements=None, dtype=None, group_size=None, group=None
 )
@@ -39,7 +40,7 @@ def measure_collectives(trace: Trace, launches: Int64s) -> list[Collective]:
     operations = np.flatnonzero(trace.category <= LAST_DEVICE_OPERATION)
     names = np.unique(trace.name_id[operations])
     collective = np.isin(
-        trace.name_id[operations], [name for name in names.tolist() if _COLLECTIVE.search(trace.names[name])]
+        trace.name_id[operations], [name for name in names.tolist() if COLLECTIVE.search(trace.names[name])]
     )
     rows = operations[collective]
     if rows.size == 0:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int64s, Trace
 from lightning_perf.measure.analysis import Device, DeviceWindow
 from lightning_perf.measure.causes import idle_time
+from lightning_perf.measure.collectives import COLLECTIVE
 from lightning_perf.measure.host import HOST, read_host
 from lightning_perf.measure.intervals import Intervals, clip, gaps, split, subtract, union
 from lightning_perf.measure.launches import NO_LAUNCH
 from lightning_perf.measure.steps import HostStep
-
-_COLLECTIVE: Final = re.compile(r"nccl|rccl|hccl|oneccl|cross_device_reduce", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ def device_work(trace: Trace) -> list[DeviceWork]:
 def measure_device(trace: Trace, work: DeviceWork, steps: Sequence[HostStep], launches: Int64s) -> Device:
     """A device over its span and over its window of complete steps."""
     rows = work.rows
-    collective_name = np.array([_COLLECTIVE.search(name) is not None for name in trace.names], dtype=np.bool_)
+    collective_name = np.array([COLLECTIVE.search(name) is not None for name in trace.names], dtype=np.bool_)
     collective = collective_name[trace.name_id[rows]]
     kernel = trace.category[rows] == Category.KERNEL
     communication = _covered(trace, rows[collective])
