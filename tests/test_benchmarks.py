@@ -35,6 +35,7 @@ def test_overhead_prints_its_tables() -> None:
     assert steps == [
         "nothing",
         "PerfCallback, outside its window",
+        "a callback without a hook",
         "SimpleProfiler",
         "PyTorchProfiler, after its window",
         *(["DeviceStatsMonitor, every step"] if find_spec("psutil") else []),
