@@ -76,24 +76,28 @@ def _covered(trace: Trace, rows: Int64s) -> Intervals:
     return union(trace.start_ns[rows], trace.start_ns[rows] + trace.duration_ns[rows])
 
 
-def _window(trace: Trace, work: DeviceWork, steps: Sequence[HostStep], launches: Int64s) -> DeviceWindow:
-    """The device over the window of device-adjusted complete steps.
+def window_bounds(trace: Trace, work: DeviceWork, steps: Sequence[HostStep], launches: Int64s) -> tuple[int, int]:
+    """Start and end of the window of device-adjusted complete steps.
 
     Without steps the window is the host's recorded time; without a host it is the device's span.
     """
     complete = [step for step in steps if step.complete]
     if complete:
-        start_ns, end_ns = adjusted_window(trace, work, complete, launches)
-    else:
-        host = np.flatnonzero(np.isin(trace.category, HOST))
-        rows = host if host.size else work.rows
-        start_ns, end_ns = int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())
+        return adjusted_window(trace, work, complete, launches)
+    host = np.flatnonzero(np.isin(trace.category, HOST))
+    rows = host if host.size else work.rows
+    return int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())
+
+
+def _window(trace: Trace, work: DeviceWork, steps: Sequence[HostStep], launches: Int64s) -> DeviceWindow:
+    """The device over its window."""
+    start_ns, end_ns = window_bounds(trace, work, steps, launches)
     idle = work.idle(start_ns, end_ns)
     explained = idle_time(
         trace, work.rows, work.busy, idle, start_ns, read_host(trace, launches, steps), steps, launches
     )
     return DeviceWindow(
-        steps=len(complete),
+        steps=sum(step.complete for step in steps),
         duration_us=(end_ns - start_ns) / 1000,
         busy_us=clip(work.busy, start_ns, end_ns).total / 1000,
         idle_us=idle.total / 1000,

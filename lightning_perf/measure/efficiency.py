@@ -10,8 +10,7 @@ import numpy as np
 
 from lightning_perf.decode.trace import Category, Floats, Int64s, Trace
 from lightning_perf.measure.analysis import Efficiency
-from lightning_perf.measure.devices import DeviceWork, adjusted_window
-from lightning_perf.measure.host import HOST
+from lightning_perf.measure.devices import DeviceWork, window_bounds
 from lightning_perf.measure.peaks import peaks_of
 from lightning_perf.measure.steps import HostStep
 
@@ -60,7 +59,7 @@ def measure_efficiency(
         rows = device.rows[trace.category[device.rows] == Category.KERNEL]
         if rows.size == 0:
             continue
-        start_ns, end_ns = _window(trace, device, steps, launches)
+        start_ns, end_ns = window_bounds(trace, device, steps, launches)
         starts, ends = (np.clip(times[rows], start_ns, end_ns) for times in (trace.start_ns, trace.end_ns))
         kernel_ns = int((ends - starts).sum())
         told, place = _told(trace, rows)
@@ -85,16 +84,6 @@ def device_name(trace: Trace, index: int) -> str | None:
     if index in names:
         return names[index]
     return next(iter(names.values())) if len(set(names.values())) == 1 else None
-
-
-def _window(trace: Trace, work: DeviceWork, steps: Sequence[HostStep], launches: Int64s) -> tuple[int, int]:
-    """The window of :class:`~lightning_perf.measure.analysis.DeviceWindow`."""
-    complete = [step for step in steps if step.complete]
-    if complete:
-        return adjusted_window(trace, work, complete, launches)
-    host = np.flatnonzero(np.isin(trace.category, HOST))
-    rows = host if host.size else work.rows
-    return int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())
 
 
 def _told(trace: Trace, rows: Int64s) -> tuple[Int64s, Int64s]:
