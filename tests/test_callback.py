@@ -604,7 +604,9 @@ def test_a_learning_rate_finders_steps_are_none_of_the_run(tmp_path: Path) -> No
     trainer = fit(tmp_path, callback, Tunable(Plant()), callbacks=[callback, finder])
     loop = callback.analysis.run.loop
     assert loop.plain.steps + loop.traced.steps == trainer.fit_loop.epoch_loop.batch_progress.total.completed
-    assert [(window.first_step, window.last_step) for window in callback.analysis.run.windows] == [(3, 5)]
+    # Lightning 2.5.0 goes on where the finder stopped, so that fewer batches are left than the loader has.
+    last = min(5, loop.plain.steps + loop.traced.steps - 1)
+    assert [(window.first_step, window.last_step) for window in callback.analysis.run.windows] == [(3, last)]
     assert loop.plain.samples == loop.plain.steps * BATCH
 
 
