@@ -106,7 +106,7 @@ def analyze_trace(path: Path, *, by_shape: bool = False, all_rows: bool = False)
     from lightning_perf.measure.tally import ROWS
     from lightning_perf.measure.window import measure_trace
 
-    trace = read_trace(path, shapes=by_shape)
+    trace = read_trace(path, inputs=by_shape)
     return measure_trace(trace, by_shape=by_shape, limit=None if all_rows else ROWS)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from lightning_perf.decode.categories import category_of
 from lightning_perf.decode.clock import EPOCH_US, LARGEST_US, LONGEST_US, MISSING_NS, OUT_OF_RANGE_NS, nanoseconds
@@ -18,6 +20,7 @@ from lightning_perf.decode.trace import (
     Category,
     CollectiveArgs,
     Floats,
+    Inputs,
     Int8s,
     Int32s,
     Int64s,
@@ -32,7 +35,15 @@ _FAR_FROM_ZERO_NS: Final = 10**12
 _LARGEST_INT: Final = 2**63 - 1
 _INT32: Final = np.iinfo(np.int32)
 
+WITH_INPUTS: Final = re.compile(
+    r"aten::(\w*mm|\w*bmm\w*|_addmm_activation|\w*convolution\w*|\w*attention\w*)$"
+    r"|(nccl|rccl|hccl|xccl|gloo|c10d|ucc|mpi):"
+)
+"""Operators and ranges whose inputs are always kept: they tell of arithmetic and of messages."""
+
 _Key = TypeVar("_Key", bound=Hashable)
+_Pieces = Mapping[str, npt.NDArray[Any]]
+"""Columns by name: of one piece of a file, or of all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,65 +64,177 @@ class Columns:
     correlation: Int64s
     external_id: Int64s
     bytes: Int64s
+    sequence: Int64s
+    forward_thread: Int64s
     memory: MemoryEvents
-    shapes: tuple[str, ...]
-    shape_id: Int32s
+    inputs: tuple[Inputs, ...]
+    input_id: Int32s
     collectives: dict[int, CollectiveArgs]
     kernel_use: KernelUse
     first_ns: int
 
 
-def columns_of(events: Sequence[Event], notes: Notes, *, shapes: bool) -> Columns | None:
-    """Columns of the complete events and the allocator's events, or None where no complete event is sound.
+class Collector:
+    """Takes the events of a file, some at a time, and makes columns of its complete events and the allocator's.
 
     Args:
-        events: all events of a file.
-        notes: takes what was wrong with them.
-        shapes: whether to keep the input shapes of operators.
+        notes: takes what was wrong with the events.
+        inputs: whether to keep the inputs of all operators; else of those that :data:`WITH_INPUTS` names.
     """
-    complete, start_ns, duration_ns = _sound([event for event in events if event.ph == "X"], notes)
-    if not complete:
-        return None
-    order = np.lexsort((-duration_ns, start_ns))
-    first_ns = int(start_ns[order[0]])
 
-    names, name_id = _interned([event.name for event in complete])
-    processes, process = _interned_ids([event.pid for event in complete])
-    threads, thread = _interned_ids([event.tid for event in complete])
-    kinds, kind = _interned([event.cat for event in complete])
-    category = np.array([category_of(name) for name in kinds], dtype=np.int8)[kind]
+    def __init__(self, notes: Notes, *, inputs: bool) -> None:
+        self._notes = notes
+        self._all_inputs = inputs
+        self._names = _Interned[str]()
+        self._kinds = _Interned[str]()
+        self._processes = _Interned[object]()
+        self._threads = _Interned[object]()
+        self._inputs = _Interned[tuple[bytes, bytes, bytes]]()
+        self._name_with_inputs: list[bool] = []
+        self._complete: list[_Pieces] = []
+        self._memory: list[_Pieces] = []
+        self._collectives: dict[int, CollectiveArgs] = {}
+        self._kernel_use: list[_Pieces] = []
+        self._count = 0
 
-    arguments = _Arguments(complete, np.flatnonzero(category != Category.PYTHON))
-    operations = _Arguments(complete, np.flatnonzero(category <= LAST_DEVICE_OPERATION))
-    operators = np.flatnonzero(category == Category.CPU_OP) if shapes else np.empty(0, dtype=np.int64)
-    shape_texts, shape_id = _shapes(complete, operators)
-    external_id, legacy_id = arguments.column("external_id"), arguments.column("legacy_external_id")
-    return Columns(
-        names=names,
-        processes=processes,
-        threads=threads,
-        name_id=name_id[order],
-        category=category[order],
-        start_ns=start_ns[order] - first_ns,
-        duration_ns=duration_ns[order],
-        process=process[order],
-        thread=thread[order],
-        device=_devices(complete, operations, notes)[order],
-        stream=operations.column("stream")[order],
-        correlation=arguments.column("correlation")[order],
-        external_id=np.where(external_id == NO_NUMBER, legacy_id, external_id)[order],
-        bytes=operations.column("bytes")[order],
-        memory=_memory(events, first_ns, processes, threads),
-        shapes=shape_texts,
-        shape_id=shape_id[order],
-        collectives=arguments.collectives(order),
-        kernel_use=operations.kernel_use(order),
-        first_ns=first_ns,
-    )
+    def add(self, events: Sequence[Event]) -> None:
+        """Take events.
+
+        Raises:
+            InexactTimesError: a start is a float too large to be exact.
+        """
+        complete = [event for event in events if event.ph == "X"]
+        if complete:
+            self._add_complete(complete)
+        if len(complete) < len(events):
+            allocations = [event for event in events if event.name == _MEMORY_EVENT and event.ph != "X"]
+            if allocations:
+                self._memory.append(self._memory_columns(allocations))
+
+    def columns(self) -> Columns | None:
+        """The columns, or None where no complete event is sound."""
+        if not self._complete:
+            return None
+        every = _joined(self._complete)
+        sound = _sound(every["start_ns"], every["duration_ns"], self._notes)
+        if sound.size == 0:
+            return None
+        order = sound[np.lexsort((-every["duration_ns"][sound], every["start_ns"][sound]))]
+        first_ns = int(every["start_ns"][order[0]])
+        row = np.full(self._count, NO_NUMBER, dtype=np.int64)
+        row[order] = np.arange(order.size)
+        every = {name: column[order] for name, column in every.items()}
+        processes, process_of = _as_texts(self._processes)
+        threads, thread_of = _as_texts(self._threads)
+        process, thread = process_of[every["process"]], thread_of[every["thread"]]
+        memory = _memory(self._memory, first_ns)
+        without_device = (every["device"] == NO_NUMBER) & (every["category"] <= LAST_DEVICE_OPERATION)
+        self._notes.add("unknown_device", np.count_nonzero(without_device))
+        return Columns(
+            names=self._names.values,
+            processes=processes,
+            threads=threads,
+            name_id=every["name_id"],
+            category=every["category"],
+            start_ns=every["start_ns"] - first_ns,
+            duration_ns=every["duration_ns"],
+            process=process,
+            thread=thread,
+            device=every["device"],
+            stream=every["stream"],
+            correlation=every["correlation"],
+            external_id=every["external_id"],
+            bytes=every["bytes"],
+            sequence=every["sequence"],
+            forward_thread=every["forward_thread"],
+            memory=replace(
+                memory,
+                process=_if_among(process, process_of[memory.process]),
+                thread=_if_among(thread, thread_of[memory.thread]),
+            ),
+            inputs=tuple(Inputs(*map(_plain, one)) for one in self._inputs.values),
+            input_id=every["input_id"],
+            collectives={int(row[place]): one for place, one in self._collectives.items() if row[place] != NO_NUMBER},
+            kernel_use=_kernel_use(self._kernel_use, row),
+            first_ns=first_ns,
+        )
+
+    def _add_complete(self, complete: Sequence[Event]) -> None:
+        name_id = self._names.places([event.name for event in complete])
+        kind = self._kinds.places([event.cat for event in complete])
+        category = np.array([category_of(name) for name in self._kinds.values], dtype=np.int8)[kind]
+        arguments = _Arguments(complete, np.flatnonzero(category != Category.PYTHON))
+        operations = _Arguments(complete, np.flatnonzero(category <= LAST_DEVICE_OPERATION))
+        operators = _Arguments(complete, np.flatnonzero(category == Category.CPU_OP))
+        self._complete.append(
+            {
+                "name_id": name_id,
+                "category": category,
+                "start_ns": nanoseconds([event.ts for event in complete], LARGEST_US, self._notes),
+                "duration_ns": nanoseconds([event.dur for event in complete], LONGEST_US, self._notes),
+                "process": _ids([event.pid for event in complete], self._processes),
+                "thread": _ids([event.tid for event in complete], self._threads),
+                "device": _devices(complete, operations),
+                "stream": operations.column("stream"),
+                "correlation": arguments.column("correlation"),
+                "external_id": _external_ids(arguments),
+                "bytes": operations.column("bytes"),
+                "sequence": operators.column("sequence"),
+                "forward_thread": operators.column("forward_thread"),
+                "input_id": self._input_places(complete, name_id, category),
+            }
+        )
+        self._collectives.update(arguments.collectives(self._count))
+        self._kernel_use.append(operations.kernel_use(self._count))
+        self._count += len(complete)
+
+    def _input_places(self, complete: Sequence[Event], name_id: Int32s, category: Int8s) -> Int32s:
+        """Inputs of the events that are to keep theirs; :data:`NO_NUMBER` for others."""
+        names = self._names.values[len(self._name_with_inputs) :]
+        self._name_with_inputs += [WITH_INPUTS.match(name) is not None for name in names]
+        operator = category == Category.CPU_OP
+        wanted = np.array(self._name_with_inputs)[name_id] & (operator | (category == Category.ANNOTATION))
+        rows = np.flatnonzero(wanted | operator if self._all_inputs else wanted)
+        written = [_inputs_of(complete[row].args or NO_ARGS) for row in rows.tolist()]
+        places = np.full(len(complete), NO_NUMBER, dtype=np.int32)
+        places[rows] = self._inputs.places(written)
+        return places
+
+    def _memory_columns(self, events: Sequence[Event]) -> _Pieces:
+        args = [event.args or NO_ARGS for event in events]
+        fields = ("memory_bytes", "memory_device_type", "memory_device", "total_allocated", "total_reserved")
+        return {
+            "time_ns": nanoseconds([event.ts for event in events], LARGEST_US, Notes()),
+            "process": _ids([event.pid for event in events], self._processes),
+            "thread": _ids([event.tid for event in events], self._threads),
+            **{field: _integers(list(map(attrgetter(field), args))) for field in fields},
+        }
+
+
+class _Interned(Generic[_Key]):
+    """Distinct values in order of appearance, and the place of each."""
+
+    def __init__(self) -> None:
+        self._places = _Places[_Key]()
+
+    def places(self, values: Sequence[_Key]) -> Int32s:
+        """The place of every value."""
+        return np.fromiter(map(self._places.__getitem__, values), dtype=np.int32, count=len(values))
+
+    @property
+    def values(self) -> tuple[_Key, ...]:
+        """The distinct values."""
+        return tuple(self._places)
+
+
+class _Places(dict[_Key, int]):
+    def __missing__(self, value: _Key) -> int:
+        place = self[value] = len(self)
+        return place
 
 
 class _Arguments:
-    """The arguments of some of the complete events."""
+    """The arguments of some of the complete events of a piece."""
 
     def __init__(self, complete: Sequence[Event], rows: Int64s) -> None:
         self.rows = rows
@@ -124,35 +247,32 @@ class _Arguments:
         column[self.rows] = _integers(list(map(attrgetter(field), self._args)))
         return column
 
-    def kernel_use(self, order: Int64s) -> KernelUse:
-        """The arguments of kernels that tell of multiprocessors, by the event's row once all are in this order."""
+    def kernel_use(self, first: int) -> _Pieces:
+        """The arguments of kernels that tell of multiprocessors, and the event's place in the file."""
         blocks = _floats([one.blocks_per_sm for one in self._args])
         occupancy = _floats([one.occupancy for one in self._args])
         known = np.flatnonzero((blocks >= 0) | (occupancy >= 0))
-        row = np.empty(order.size, dtype=np.int64)
-        row[order] = np.arange(order.size)
-        rows = row[self.rows[known]]
-        by_row = np.argsort(rows)
-        return KernelUse(
-            rows=rows[by_row],
-            blocks_per_sm=blocks[known][by_row],
-            occupancy_percent=occupancy[known][by_row],
-        )
+        return {
+            "place": first + self.rows[known],
+            "blocks_per_sm": blocks[known],
+            "occupancy_percent": occupancy[known],
+        }
 
-    def collectives(self, order: Int64s) -> dict[int, CollectiveArgs]:
-        """The arguments of collectives, by the event's row once all are in this order."""
-        found = [place for place, one in enumerate(self._args) if one.collective is not None]
-        if not found:
-            return {}
-        row = np.empty(order.size, dtype=np.int64)
-        row[order] = np.arange(order.size)
-        return {int(row[self.rows[place]]): _collective(self._args[place]) for place in found}
+    def collectives(self, first: int) -> dict[int, CollectiveArgs]:
+        """The arguments of collectives by the event's place in the file."""
+        return {
+            first + int(self.rows[place]): _collective(one)
+            for place, one in enumerate(self._args)
+            if one.collective is not None
+        }
 
 
-def _sound(complete: list[Event], notes: Notes) -> tuple[list[Event], Int64s, Int64s]:
-    """The complete events that have a start and a duration, and both in nanoseconds."""
-    start_ns = nanoseconds([event.ts for event in complete], LARGEST_US, notes)
-    duration_ns = nanoseconds([event.dur for event in complete], LONGEST_US, notes)
+def _joined(pieces: Sequence[_Pieces]) -> _Pieces:
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def _sound(start_ns: Int64s, duration_ns: Int64s, notes: Notes) -> Int64s:
+    """The places of the complete events that have a start and a duration."""
     timed = (start_ns > OUT_OF_RANGE_NS) & (duration_ns > OUT_OF_RANGE_NS)
     far = (start_ns == OUT_OF_RANGE_NS) | (duration_ns == OUT_OF_RANGE_NS)
     negative = timed & (duration_ns < 0)
@@ -165,26 +285,31 @@ def _sound(complete: list[Event], notes: Notes) -> tuple[list[Event], Int64s, In
     notes.add("missing_duration", np.count_nonzero((start_ns > OUT_OF_RANGE_NS) & (duration_ns == MISSING_NS)))
     notes.add("negative_duration", np.count_nonzero(negative))
     notes.add("zero_timestamps", np.count_nonzero(at_zero))
-    keep = timed & ~negative & ~at_zero
-    if not keep.all():
-        complete = [event for event, kept in zip(complete, keep.tolist(), strict=True) if kept]
-    return complete, start_ns[keep], duration_ns[keep]
+    return np.flatnonzero(timed & ~negative & ~at_zero)
 
 
-def _interned(values: Sequence[_Key]) -> tuple[tuple[_Key, ...], Int32s]:
-    """Distinct values in order of appearance, and every value's index in them."""
-    distinct = {value: index for index, value in enumerate(dict.fromkeys(values))}
-    return tuple(distinct), np.fromiter(map(distinct.__getitem__, values), dtype=np.int32, count=len(values))
-
-
-def _interned_ids(values: Sequence[object]) -> tuple[tuple[str, ...], Int32s]:
-    """Process or thread ids, interned as text: torch wrote 25738 and "25738" side by side."""
+def _ids(values: Sequence[object], known: _Interned[object]) -> Int32s:
+    """Places of process or thread ids."""
     try:
-        distinct, index = _interned(values)
+        return known.places(values)
     except TypeError:  # not hashable: a list, say
-        distinct, index = _interned([str(value) for value in values])
-    texts, text_index = _interned([str(value) for value in distinct])
-    return texts, text_index[index]
+        return known.places([str(value) for value in values])
+
+
+def _as_texts(ids: _Interned[object]) -> tuple[tuple[str, ...], Int32s]:
+    """Ids as distinct texts, and the text of every place: torch wrote 25738 and "25738" side by side."""
+    texts = _Interned[str]()
+    text_of = texts.places([str(value) for value in ids.values])
+    return texts.values, text_of
+
+
+def _inputs_of(args: Args) -> tuple[bytes, bytes, bytes]:
+    return bytes(args.input_shapes), bytes(args.input_types), bytes(args.input_values)
+
+
+def _plain(written: bytes) -> str:
+    """JSON on one line."""
+    return "".join(written.decode(errors="replace").split()).replace(",", ", ")
 
 
 def _integers(values: Sequence[object]) -> Int64s:
@@ -223,13 +348,19 @@ def _float(value: object) -> float:
         return NO_NUMBER
 
 
-def _devices(complete: Sequence[Event], operations: _Arguments, notes: Notes) -> Int32s:
+def _external_ids(arguments: _Arguments) -> Int64s:
+    ids = arguments.column("external_id")
+    if (ids[arguments.rows] == NO_NUMBER).any():
+        ids = np.where(ids == NO_NUMBER, arguments.column("legacy_external_id"), ids)
+    return ids
+
+
+def _devices(complete: Sequence[Event], operations: _Arguments) -> Int32s:
     """Device of every device operation: its argument, else its process id, which kineto sets to the device."""
     device = operations.column("device")
     unnamed = operations.rows[device[operations.rows] == NO_NUMBER]
     device[unnamed] = _integers([complete[row].pid for row in unnamed.tolist()])
     device[(device < 0) | (device > _INT32.max)] = NO_NUMBER
-    notes.add("unknown_device", np.count_nonzero(device[operations.rows] == NO_NUMBER))
     return device.astype(np.int32)
 
 
@@ -250,45 +381,43 @@ def _collective(args: Args) -> CollectiveArgs:
     )
 
 
-def _shapes(complete: Sequence[Event], rows: Int64s) -> tuple[tuple[str, ...], Int32s]:
-    """Input shapes of some events: the distinct ones as text, and every event's index in them or -1."""
-    column = np.full(len(complete), NO_NUMBER, dtype=np.int32)
-    written, index = _interned([bytes((complete[row].args or NO_ARGS).input_dims) for row in rows.tolist()])
-    texts, text_index = _interned(["".join(one.decode(errors="replace").split()).replace(",", ", ") for one in written])
-    if rows.size:
-        known = np.array([bool(text) for text in texts], dtype=np.bool_)[text_index[index]]
-        column[rows[known]] = text_index[index][known]
-    return texts, column
-
-
-def _memory(events: Iterable[Event], first_ns: int, processes: Sequence[str], threads: Sequence[str]) -> MemoryEvents:
-    """The allocator's events in time order."""
-    rows = [event for event in events if event.name == _MEMORY_EVENT and event.ph != "X"]
-    time_ns = nanoseconds([event.ts for event in rows], LARGEST_US, Notes())
-    args = [event.args or NO_ARGS for event in rows]
-    keep = np.flatnonzero((time_ns > OUT_OF_RANGE_NS) & ((time_ns != 0) | (first_ns < _FAR_FROM_ZERO_NS)))
-    order = keep[np.argsort(time_ns[keep], kind="stable")]
-
-    def column(values: Sequence[object]) -> Int64s:
-        return _integers(values)[order]
-
-    return MemoryEvents(
-        time_ns=time_ns[order] - first_ns,
-        process=_places([event.pid for event in rows], processes)[order],
-        thread=_places([event.tid for event in rows], threads)[order],
-        device_type=_small(column([one.memory_device_type for one in args])),
-        device=_small(column([one.memory_device for one in args])),
-        bytes=column([one.memory_bytes for one in args]),
-        total_allocated_bytes=column([one.total_allocated for one in args]),
-        total_reserved_bytes=column([one.total_reserved for one in args]),
+def _kernel_use(pieces: Sequence[_Pieces], row: Int64s) -> KernelUse:
+    """Of all pieces, by the events' rows."""
+    every = _joined(pieces)
+    rows = row[every["place"]]
+    order = np.argsort(rows)
+    order = order[rows[order] != NO_NUMBER]
+    return KernelUse(
+        rows=rows[order],
+        blocks_per_sm=every["blocks_per_sm"][order],
+        occupancy_percent=every["occupancy_percent"][order],
     )
 
 
-def _places(ids: Sequence[object], known: Sequence[str]) -> Int32s:
-    """Places of process or thread ids among those known; :data:`NO_NUMBER` for others."""
-    texts, index = _interned_ids(ids)
-    place_of = {text: place for place, text in enumerate(known)}
-    return np.array([place_of.get(text, NO_NUMBER) for text in texts], dtype=np.int32)[index]
+def _memory(pieces: Sequence[_Pieces], first_ns: int) -> MemoryEvents:
+    """The allocator's events in time order. Processes and threads are still places of ids."""
+    if not pieces:
+        none, few = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
+        return MemoryEvents(none, few, few, few, few, none, none, none)
+    every = _joined(pieces)
+    time_ns = every["time_ns"]
+    keep = np.flatnonzero((time_ns > OUT_OF_RANGE_NS) & ((time_ns != 0) | (first_ns < _FAR_FROM_ZERO_NS)))
+    order = keep[np.argsort(time_ns[keep], kind="stable")]
+    every = {name: column[order] for name, column in every.items()}
+    return MemoryEvents(
+        time_ns=every["time_ns"] - first_ns,
+        process=every["process"],
+        thread=every["thread"],
+        device_type=_small(every["memory_device_type"]),
+        device=_small(every["memory_device"]),
+        bytes=every["memory_bytes"],
+        total_allocated_bytes=every["total_allocated"],
+        total_reserved_bytes=every["total_reserved"],
+    )
+
+
+def _if_among(known: Int32s, values: Int32s) -> Int32s:
+    return np.where(np.isin(values, known), values, NO_NUMBER).astype(np.int32)
 
 
 def _small(values: Int64s) -> Int32s:

@@ -15,6 +15,7 @@ import msgspec
 NO_NUMBER = -1
 """Stands for an argument that an event does not have."""
 
+_NOTHING: Final = msgspec.Raw()
 
 Phase = Literal[
     "", "X", "B", "E", "i", "I", "C", "b", "n", "e", "s", "t", "f", "N", "O", "D", "M", "V", "v", "R", "c", "P",
@@ -24,7 +25,7 @@ Phase = Literal[
 
 
 class Args(msgspec.Struct, gc=False):
-    """The arguments of an event that are needed. Input shapes stay the text that they are: few ask for them."""
+    """The arguments of an event that are needed. Inputs stay the text that they are: few ask for them."""
 
     device: Any = NO_NUMBER
     stream: Any = NO_NUMBER
@@ -45,7 +46,11 @@ class Args(msgspec.Struct, gc=False):
     group: Any = msgspec.field(default=None, name="Process Group Name")
     blocks_per_sm: Any = msgspec.field(default=NO_NUMBER, name="blocks per SM")
     occupancy: Any = msgspec.field(default=NO_NUMBER, name="est. achieved occupancy %")
-    input_dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
+    sequence: Any = msgspec.field(default=NO_NUMBER, name="Sequence number")
+    forward_thread: Any = msgspec.field(default=NO_NUMBER, name="Fwd thread id")
+    input_shapes: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Dims")
+    input_types: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input type")
+    input_values: msgspec.Raw = msgspec.field(default=_NOTHING, name="Concrete Inputs")
 
 
 NO_ARGS: Final = Args()
@@ -76,6 +81,8 @@ class File(msgspec.Struct):
 
 _FAST: Final = msgspec.json.Decoder(File | list[Event])
 _EXACT: Final = msgspec.json.Decoder(File | list[Event], float_hook=str.encode)
+_FAST_EVENTS: Final = msgspec.json.Decoder(list[Event])
+_EXACT_EVENTS: Final = msgspec.json.Decoder(list[Event], float_hook=str.encode)
 _ONE_EXACT: Final = msgspec.json.Decoder(Event, float_hook=str.encode)
 
 _DECIMALS_SINCE_1970: Final = re.compile(rb'"ts":\s*\d{14,}\.\d')
@@ -94,6 +101,16 @@ def decode_file(content: bytes | bytearray, *, exact: bool) -> File | list[Event
         RecursionError: it is nested too deeply.
     """
     return (_EXACT if exact else _FAST).decode(content)
+
+
+def decode_events(content: bytes, *, exact: bool) -> list[Event]:
+    """A list of events, as :func:`decode_file` does.
+
+    Raises:
+        msgspec.DecodeError: it is none.
+        RecursionError: it is nested too deeply.
+    """
+    return (_EXACT_EVENTS if exact else _FAST_EVENTS).decode(content)
 
 
 def has_decimals_since_1970(content: bytes | bytearray) -> bool:

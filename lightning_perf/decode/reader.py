@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +12,9 @@ import msgspec
 import numpy as np
 
 from lightning_perf.decode.clock import InexactTimesError
-from lightning_perf.decode.columns import columns_of, start_unix_ns
+from lightning_perf.decode.columns import Collector, Columns, start_unix_ns
 from lightning_perf.decode.events import File, decode_file, has_decimals_since_1970
+from lightning_perf.decode.pieces import NotInPiecesError, decode_pieces
 from lightning_perf.decode.quality import Notes
 from lightning_perf.decode.salvage import salvage
 from lightning_perf.decode.source import EXPECTED, other_format, read_source
@@ -22,34 +24,38 @@ from lightning_perf.errors import TraceError
 _RANK_IN_NAME: Final = re.compile(r"(?<![a-z])rank[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
 
-def read_trace(path: str | os.PathLike[str], *, shapes: bool = False) -> Trace:
+def read_trace(path: str | os.PathLike[str], *, inputs: bool = False) -> Trace:
     """Read a torch.profiler trace of any torch version and vendor, packed or not, sound or damaged.
 
     What is sound in a damaged file is kept with its exact values, and ``quality`` says what was wrong.
 
     Args:
         path: the file.
-        shapes: whether to keep the input shapes of operators.
+        inputs: whether to keep the inputs (shapes, types) of all operators.
 
     Raises:
         TraceError: the file cannot be read, is not a trace, or holds no complete event.
     """
     name = os.fspath(path)
     try:
-        return _read(name, exact=False, shapes=shapes)
+        return _read(name, exact=False, inputs=inputs)
     except InexactTimesError:  # rare: the first events did not show it
-        return _read(name, exact=True, shapes=shapes)
+        return _read(name, exact=True, inputs=inputs)
 
 
-def _read(name: str, *, exact: bool, shapes: bool) -> Trace:
-    notes = Notes()
-    file = _decoded(read_source(name, notes), name, notes, exact=exact)
-    columns = columns_of(file.events or [], notes, shapes=shapes)
+def _read(name: str, *, exact: bool, inputs: bool) -> Trace:
+    try:
+        notes = Notes()
+        columns, facts = _collected(decode_pieces(name, exact=exact), notes, inputs=inputs)
+    except NotInPiecesError:
+        notes = Notes()
+        whole = _decoded(read_source(name, notes), name, notes, exact=exact)
+        columns, facts = _collected([whole], notes, inputs=inputs)
     if columns is None:
         raise TraceError(f"{name}: holds no complete event; {EXPECTED}; record at least one step")
     if not np.any(columns.category <= LAST_DEVICE_OPERATION):
         notes.add("no_device_operations")
-    rank, world_size = _place(file.distributed, name)
+    rank, world_size = _place(facts.distributed, name)
     return Trace(
         path=name,
         names=columns.names,
@@ -67,16 +73,30 @@ def _read(name: str, *, exact: bool, shapes: bool) -> Trace:
         external_id=columns.external_id,
         bytes=columns.bytes,
         memory=columns.memory,
-        start_unix_ns=start_unix_ns(columns.first_ns, _whole(file.base_time_ns)),
+        start_unix_ns=start_unix_ns(columns.first_ns, _whole(facts.base_time_ns)),
         rank=rank,
         world_size=world_size,
-        devices=_devices(file.device_properties),
+        devices=_devices(facts.device_properties),
         quality=notes.result(),
-        shapes=columns.shapes,
-        shape_id=columns.shape_id,
+        sequence=columns.sequence,
+        forward_thread=columns.forward_thread,
+        inputs=columns.inputs,
+        input_id=columns.input_id,
         collectives=columns.collectives,
         kernel_use=columns.kernel_use,
     )
+
+
+def _collected(files: Iterable[File], notes: Notes, *, inputs: bool) -> tuple[Columns | None, File]:
+    """Columns of all events, and the metadata: of a key that comes again, what comes last."""
+    collector = Collector(notes, inputs=inputs)
+    facts = File()
+    for file in files:
+        collector.add(file.events or [])
+        for field in ("device_properties", "distributed", "base_time_ns"):
+            if getattr(file, field) is not None:
+                setattr(facts, field, getattr(file, field))
+    return collector.columns(), facts
 
 
 def _decoded(content: bytes | bytearray, name: str, notes: Notes, *, exact: bool) -> File:

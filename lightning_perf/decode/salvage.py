@@ -198,8 +198,9 @@ def _event(value: dict[str, Any]) -> Event:
 
 def _args(values: dict[str, Any]) -> Args:
     known = {ours: values[theirs] for ours, theirs in _ARGUMENTS if theirs in values}
-    if "input_dims" in known:
-        known["input_dims"] = msgspec.Raw(msgspec.json.encode(known["input_dims"]))
+    for field in ("input_shapes", "input_types", "input_values"):
+        if field in known:
+            known[field] = msgspec.Raw(msgspec.json.encode(known[field]))
     return Args(**known)
 
 

@@ -12,8 +12,8 @@ from lightning_perf.errors import TraceError
 
 EXPECTED: Final = "expected a torch.profiler trace (.json or .json.gz)"
 
-_GZIP_MAGIC: Final = b"\x1f\x8b"
-_GZIP: Final = 16 + zlib.MAX_WBITS
+GZIP_MAGIC: Final = b"\x1f\x8b"
+GZIP: Final = 16 + zlib.MAX_WBITS
 _BLANK: Final = b"\0 \t\r\n"
 _BLANK_BYTES: Final = 64
 _PIECE_BYTES: Final = 2**18
@@ -45,7 +45,7 @@ def read_source(path: str, notes: Notes) -> bytes | bytearray:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or str(error)
         raise TraceError(f"{path}: cannot be read ({reason}); {EXPECTED}; check the path") from error
-    content = _as_utf8(_unpacked(packed, notes) if packed.startswith(_GZIP_MAGIC) else packed)
+    content = _as_utf8(_unpacked(packed, notes) if packed.startswith(GZIP_MAGIC) else packed)
     if not content[:_BLANK_BYTES].strip(_BLANK) and not content.strip(_BLANK):
         raise TraceError(f"{path}: is empty; {EXPECTED}; the run may have ended before it was written, record again")
     return content
@@ -64,7 +64,7 @@ def _unpacked(content: bytes, notes: Notes) -> bytearray:
     In pieces: what came before a damage is kept, and no second copy of the whole is ever made.
     """
     unpacked = bytearray()
-    unpacker = zlib.decompressobj(wbits=_GZIP)
+    unpacker = zlib.decompressobj(wbits=GZIP)
     for offset in range(0, len(content), _PIECE_BYTES):
         piece = content[offset : offset + _PIECE_BYTES]
         while piece:
@@ -75,7 +75,7 @@ def _unpacked(content: bytes, notes: Notes) -> bytearray:
                 return unpacked
             piece = unpacker.unused_data
             if unpacker.eof and piece:  # a gzip file may have several members
-                unpacker = zlib.decompressobj(wbits=_GZIP)
+                unpacker = zlib.decompressobj(wbits=GZIP)
     if not unpacker.eof:
         notes.add("truncated_gzip")
     return unpacked

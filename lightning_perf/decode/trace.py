@@ -98,6 +98,19 @@ class CollectiveArgs:
 
 
 @dataclass(frozen=True, slots=True)
+class Inputs:
+    """An operator's inputs as the trace writes them, each a JSON list with one entry per input; empty if not recorded.
+
+    ``shapes`` are sizes (``[[64, 3], []]``), ``types`` names of types (``["float", "Scalar"]``), ``values`` those of
+    inputs that are no tensors (``["", "[1, 1]"]``), which torch writes since 2.2.
+    """
+
+    shapes: str
+    types: str
+    values: str
+
+
+@dataclass(frozen=True, slots=True)
 class KernelUse:
     """How kernels use the multiprocessors (SMs) of an NVIDIA device: the trace's rows, ascending, and two columns.
 
@@ -117,10 +130,12 @@ class Trace:
     Times are integer nanoseconds since ``start_unix_ns`` (the trace's first complete event; 0 where the trace
     does not say what its zero is). ``name_id`` indexes ``names``. ``process`` and ``thread`` index ``processes``
     and ``threads`` (the trace's own ids as text). ``device``, ``stream``, ``correlation``, ``external_id`` and
-    ``bytes`` are -1 where the event has none; ``device`` is set for device operations only. ``shape_id`` indexes
-    ``shapes``, the input shapes of operators as text (``[[64, 3], []]``); it is -1 for events that have none, and for
-    all where shapes were not asked for. ``collectives`` holds the arguments of the events that tell of a collective,
-    by row, and ``kernel_use`` those of the kernels that tell of multiprocessors.
+    ``bytes`` are -1 where the event has none; ``device`` is set for device operations only. An operator of the forward
+    pass has the ``sequence`` number of the gradient's node that it makes, if any, and ``forward_thread`` 0; that node's
+    operators in the backward pass have the same number and the forward pass's thread, as torch counts them. -1 is none.
+    ``input_id`` indexes ``inputs``; it is -1 for events whose inputs were not recorded or not asked for (those that
+    tell of arithmetic and of messages are always kept). ``collectives`` holds the arguments of the events that tell of
+    a collective, by row, and ``kernel_use`` those of the kernels that tell of multiprocessors.
     """
 
     path: str
@@ -144,8 +159,10 @@ class Trace:
     world_size: int | None
     devices: tuple[DeviceProperties, ...]
     quality: tuple[QualityNote, ...]
-    shapes: tuple[str, ...]
-    shape_id: Int32s
+    sequence: Int64s
+    forward_thread: Int64s
+    inputs: tuple[Inputs, ...]
+    input_id: Int32s
     collectives: Mapping[int, CollectiveArgs]
     kernel_use: KernelUse
 

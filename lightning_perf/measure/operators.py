@@ -35,18 +35,18 @@ def measure_operators(trace: Trace, calls: DeviceCalls, *, by_shape: bool, limit
         limit: operators to keep; the others are summed in a row :data:`~lightning_perf.measure.tally.OTHERS`.
     """
     rows = operator_rows(trace)
-    shapes = len(trace.shapes) + 1  # the last one stands for none
-    keys = trace.name_id[rows].astype(np.int64) * shapes
-    keys += trace.shape_id[rows] % shapes if by_shape else 0
+    shapes, shape_of = _shapes(trace)
+    keys = trace.name_id[rows].astype(np.int64) * len(shapes)
+    keys += shape_of[trace.input_id[rows]] if by_shape else 0
     work_ns, known = _device_work(trace)
     found = []
     for sums in tally(trace, rows, keys, calls, limit):
-        name, shape = (None, None) if sums.key is None else divmod(sums.key, shapes)
+        name, shape = (None, None) if sums.key is None else divmod(sums.key, len(shapes))
         work_ns -= sums.self_device_ns
         found.append(
             Operator(
                 name=OTHERS if name is None else trace.names[name],
-                shapes=trace.shapes[shape] if by_shape and shape is not None and shape < len(trace.shapes) else None,
+                shapes=shapes[shape] if by_shape and shape is not None else None,
                 calls=sums.calls,
                 self_us=sums.self_ns / 1000,
                 total_us=sums.total_ns / 1000,
@@ -68,6 +68,14 @@ def measure_operators(trace: Trace, calls: DeviceCalls, *, by_shape: bool, limit
             )
         )
     return found
+
+
+def _shapes(trace: Trace) -> tuple[list[str | None], Int64s]:
+    """Distinct input shapes, None for none recorded, and the place of each of the trace's inputs; -1 is the last."""
+    distinct: dict[str | None, int] = {}
+    written = [*(one.shapes or None for one in trace.inputs), None]
+    places = [distinct.setdefault(shapes, len(distinct)) for shapes in written]
+    return list(distinct), np.array(places, dtype=np.int64)
 
 
 def measure_modules(trace: Trace, calls: DeviceCalls, *, limit: int | None) -> list[Module]:

@@ -6,6 +6,7 @@ stable: other tools compare them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final
@@ -42,6 +43,9 @@ median of the others, and as slow ones later.
 ENOUGH_STEPS: Final = 3
 """Fewer complete steps have no median that one slow step cannot move; 3 to 5 are what profiling guides record."""
 
+_KERNEL_LAUNCH: Final = re.compile(r"(?:cuda|hip|cu)\w*Launch\w*Kernel")
+"""Calls that launch one kernel, and no graph."""
+
 _SHOWN: Final = 5
 """Step numbers in a message."""
 
@@ -61,6 +65,7 @@ def trace_quality(trace: Trace, steps: Sequence[HostStep], launches: Int64s) -> 
             lambda: _steps_without_device_work(trace, steps, launches, operations),
             *(lambda early=early: _without_launch(trace, launches, operations, early=early) for early in (True, False)),
             lambda: _negative_latency(trace, launches, operations),
+            lambda: _launches_without_kernel(trace, launches, operations),
             lambda: _graphs_without_kernels(trace, launches, operations),
             lambda: _unknown_devices(trace, operations),
         )
@@ -154,10 +159,23 @@ def _negative_latency(trace: Trace, launches: Int64s, operations: Int64s) -> Qua
     return Quality(code="negative_launch_latency", message=text, count=count)
 
 
+def _launches_without_kernel(trace: Trace, launches: Int64s, operations: Int64s) -> Quality | None:
+    """Launches whose kernel is missing: it was dropped, or never ran because the launch became part of a graph."""
+    called = _calls(trace, lambda name: _KERNEL_LAUNCH.match(name) is not None)
+    missing = np.setdiff1d(called, launches[operations])
+    if not _unreliable(missing.size, called.size):
+        return None
+    text = (
+        f"{units.count(missing.size)} of {units.count(called.size)} kernel launches "
+        f"({units.percent(missing.size / called.size)}) have no recorded kernel, so the device may be busier than the "
+        f"trace shows; warm the profiler up before it records, and do not capture graphs meanwhile."
+    )
+    return Quality(code="launches_without_kernel", message=text, count=int(missing.size))
+
+
 def _graphs_without_kernels(trace: Trace, launches: Int64s, operations: Int64s) -> Quality | None:
     """Launches of CUDA or HIP graphs of which no kernel was recorded."""
-    graph = np.array([is_graph_launch(name) for name in trace.names], dtype=np.bool_)[trace.name_id]
-    called = np.flatnonzero(graph & ((trace.category == Category.RUNTIME) | (trace.category == Category.DRIVER)))
+    called = _calls(trace, is_graph_launch)
     missing = np.setdiff1d(called, launches[operations[trace.category[operations] == Category.KERNEL]])
     if missing.size == 0:
         return None
@@ -166,6 +184,12 @@ def _graphs_without_kernels(trace: Trace, launches: Int64s, operations: Int64s) 
         f"trace shows; drivers and CUPTI from CUDA 12 on record them."
     )
     return Quality(code="graphs_without_kernels", message=text, count=int(missing.size))
+
+
+def _calls(trace: Trace, wanted: Callable[[str], bool]) -> Int64s:
+    """Rows of the runtime's and driver's calls whose name is wanted."""
+    of_name = np.array([wanted(name) for name in trace.names], dtype=np.bool_)[trace.name_id]
+    return np.flatnonzero(of_name & ((trace.category == Category.RUNTIME) | (trace.category == Category.DRIVER)))
 
 
 def _unknown_devices(trace: Trace, operations: Int64s) -> Quality | None:

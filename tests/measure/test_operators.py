@@ -105,19 +105,19 @@ def test_shapes(tmp_path):
         args = {} if shapes is None else {"Input Dims": shapes}
         trace.range("aten::add", start, start + 10 + start // 100, cat="cpu_op", **args)
     path = trace.write(tmp_path)
-    assert [row[:5] for row in operators(read_trace(path, shapes=True), by_shape=True)] == [
+    assert [row[:5] for row in operators(read_trace(path, inputs=True), by_shape=True)] == [
         ("aten::add", "[[2, 3], []]", 2, 23, 23),
         ("aten::add", None, 1, 15, 15),
         ("aten::add", "[[4, 3], []]", 1, 11, 11),
     ]
-    assert [row[:5] for row in operators(read_trace(path, shapes=True))] == [("aten::add", None, 4, 49, 49)]
-    assert read_trace(path).shapes == ()
+    assert [row[:5] for row in operators(read_trace(path, inputs=True))] == [("aten::add", None, 4, 49, 49)]
+    assert read_trace(path).inputs == ()
 
 
 def test_shapes_of_a_damaged_file(tmp_path):
     trace = TraceBuilder().range("aten::add", 0, 10, cat="cpu_op", **{"Input Dims": [[2, 3], []]})
     (tmp_path / "cut.json").write_text(trace.op("aten::mul", 20, 30).text()[:-40])
-    assert [row[:3] for row in operators(read_trace(tmp_path / "cut.json", shapes=True), by_shape=True)] == [
+    assert [row[:3] for row in operators(read_trace(tmp_path / "cut.json", inputs=True), by_shape=True)] == [
         ("aten::add", "[[2, 3], []]", 1)
     ]
 
@@ -240,7 +240,7 @@ def test_agrees_with_torch(tmp_path):
     kinds = {event["name"]: event.get("cat") for event in json.loads(path.read_text())["traceEvents"]}
     wanted = {row.key: row for row in recording.key_averages() if kinds.get(row.key) == "cpu_op"}
     counts = Counter(event.name() for event in recording.profiler.kineto_results.events())
-    trace = read_trace(path, shapes=True)
+    trace = read_trace(path, inputs=True)
     found = {row.name: row for row in measure_trace(trace, limit=None).operators}
     assert found.keys() == wanted.keys()
     assert len(found) > 20
@@ -264,7 +264,7 @@ TRACES = Path(__file__).parents[2] / "../shared/traces"
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"{TRACES} is not there: real traces are not part of the project")
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*.gz")), ids=lambda path: path.name.split(".")[0])
 def test_laws_on_real_traces(path):
-    trace = read_trace(path, shapes=True)
+    trace = read_trace(path, inputs=True)
     assert_tables_conserved(trace, measure_trace(trace))
     assert_tables_conserved(trace, measure_trace(trace, by_shape=True, limit=None))
 

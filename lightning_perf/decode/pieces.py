@@ -1,0 +1,106 @@
+"""A sound trace file, decoded piece by piece.
+
+A whole trace as Python objects is many times the size of its columns, and most of the time of building them goes into
+fetching that memory. So the text is cut between events, and each piece is decoded and turned into columns while the
+next one is unpacked in a thread. A piece that was cut in a wrong place is no JSON: nothing can be misread.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+import msgspec
+
+from lightning_perf.decode.events import File, decode_events, decode_file, has_decimals_since_1970
+from lightning_perf.decode.source import GZIP, GZIP_MAGIC
+
+PIECE_BYTES: Final = 2**20
+"""Of text: the objects of one piece fit into a processor's cache."""
+
+_READ_BYTES: Final = 2**18
+_FIRST_EVENT: Final = re.compile(rb'^\s*\{.*?"traceEvents"\s*:\s*\[(\s*)(?=\{)', re.DOTALL)
+_WITHOUT_END: Final = 8
+"""Pieces in which the end of an event must be found: events are not larger."""
+
+T = TypeVar("T")
+
+
+class NotInPiecesError(Exception):
+    """The file is damaged, or laid out in another way than torch does: it has to be read as a whole."""
+
+
+def decode_pieces(path: str, *, exact: bool) -> Iterator[File]:
+    """The events of a file in their order, some at a time; the first and the last hold the metadata.
+
+    Args:
+        path: the file.
+        exact: whether starts that are no integers stay text (as bytes), with every digit. Else they are floats.
+
+    Raises:
+        NotInPiecesError: at any time. What came before is of no use then.
+    """
+    try:
+        yield from _decoded(_ahead(_unpacked(path)), exact=exact)
+    except (OSError, ValueError, zlib.error, msgspec.DecodeError, RecursionError) as error:
+        raise NotInPiecesError from error
+
+
+def _decoded(pieces: Iterator[bytes], *, exact: bool) -> Iterator[File]:
+    text = next(pieces, b"")
+    first = _FIRST_EVENT.match(text)
+    if first is None:
+        raise NotInPiecesError
+    exact = exact or has_decimals_since_1970(text)
+    yield _object(text[: first.end()] + b"]}", exact=exact)
+    text = text[first.end() :]
+    between = next(filter(text.__contains__, (b"}," + first[1] + b"{", b"}, {", b"},{")), b"},{")
+    for piece in pieces:
+        end = text.rfind(between) + 1
+        if end:
+            yield File(events=decode_events(b"[" + text[:end] + b"]", exact=exact))
+            text = text[end + 1 :]
+        elif len(text) > _WITHOUT_END * PIECE_BYTES:
+            raise NotInPiecesError
+        text += piece
+    yield _object(b'{"traceEvents": [' + text, exact=exact)
+
+
+def _object(text: bytes, *, exact: bool) -> File:
+    file = decode_file(text, exact=exact)
+    if isinstance(file, list) or file.events is None:
+        raise NotInPiecesError
+    return file
+
+
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, each made by a thread while the one before is worked on."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
+
+
+def _unpacked(path: str) -> Iterator[bytes]:
+    """The file's text in pieces."""
+    with open(path, "rb") as file:  # noqa: PTH123 - a path with a NUL must fail here, as ValueError
+        packed = file.read(_READ_BYTES)
+        if not packed.startswith(GZIP_MAGIC):
+            while packed:
+                yield packed
+                packed = file.read(PIECE_BYTES)
+            return
+        unpacker = zlib.decompressobj(wbits=GZIP)
+        while packed:
+            yield unpacker.decompress(packed, PIECE_BYTES)
+            packed = unpacker.unconsumed_tail or unpacker.unused_data
+            if unpacker.eof and packed:  # a gzip file may have several members
+                unpacker = zlib.decompressobj(wbits=GZIP)
+            packed = packed or file.read(_READ_BYTES)
+        yield unpacker.flush()
+        if not unpacker.eof:
+            raise NotInPiecesError
