@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from typing import Final, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ PIECE_BYTES: Final = 2**20
 _READ_BYTES: Final = 2**18
 _FIRST_EVENT: Final = re.compile(rb'^\s*\{.*?"traceEvents"\s*:\s*\[(\s*)(?=\{)', re.DOTALL)
 _WITHOUT_END: Final = 8
-"""Pieces in which the end of an event must be found: events are not larger."""
+"""Pieces in which an event must end: none is larger."""
 
 T = TypeVar("T")
 
@@ -50,23 +51,35 @@ def decode_pieces(path: str, *, exact: bool) -> Iterator[File]:
 
 
 def _decoded(pieces: Iterator[bytes], *, exact: bool) -> Iterator[File]:
-    text = next(pieces, b"")
-    first = _FIRST_EVENT.match(text)
-    if first is None:
-        raise NotInPiecesError
-    exact = exact or has_decimals_since_1970(text)
-    yield _object(text[: first.end()] + b"]}", exact=exact)
-    text = text[first.end() :]
-    between = next(filter(text.__contains__, (b"}," + first[1] + b"{", b"}, {", b"},{")), b"},{")
-    for piece in pieces:
-        end = text.rfind(between) + 1
+    start, first, between = _start(pieces)
+    exact = exact or has_decimals_since_1970(start)
+    yield _object(start[:first] + b"]}", exact=exact)
+    begun = [b""]
+    for piece in chain([start[first:]], pieces):
+        end = piece.rfind(between) + 1
         if end:
-            yield File(events=decode_events(b"[" + text[:end] + b"]", exact=exact))
-            text = text[end + 1 :]
-        elif len(text) > _WITHOUT_END * PIECE_BYTES:
+            # One copy of the text, and no other.
+            yield File(events=decode_events(b"".join((b"[", *begun, memoryview(piece)[:end], b"]")), exact=exact))
+            begun = [piece[end + 1 :]]
+        elif len(begun) == _WITHOUT_END:
             raise NotInPiecesError
+        else:
+            begun.append(piece)
+    yield _object(b"".join((b'{"traceEvents": [', *begun)), exact=exact)
+
+
+def _start(pieces: Iterator[bytes]) -> tuple[bytes, int, bytes]:
+    """The text up to the end of the first event at least, where that one begins, and what ends an event."""
+    text = b""
+    for piece in islice(pieces, _WITHOUT_END):
         text += piece
-    yield _object(b'{"traceEvents": [' + text, exact=exact)
+        first = _FIRST_EVENT.match(text)
+        if first is not None:
+            ends = (b"}," + first[1] + b"{", b"}, {", b"},{")
+            between = next((end for end in ends if text.find(end, first.end()) >= 0), None)
+            if between is not None:
+                return text, first.end(), between
+    raise NotInPiecesError
 
 
 def _object(text: bytes, *, exact: bool) -> File:

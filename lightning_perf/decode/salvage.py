@@ -17,8 +17,9 @@ from lightning_perf.decode.events import Args, Event, File, Phase, decode_event
 from lightning_perf.decode.quality import Notes
 from lightning_perf.decode.repair import repaired
 
-# An object whose first key is an event's, unless it is the value of a key (such as "args": {"name": ...}).
-_EVENT_START: Final = re.compile(rb'\{(?<!:\{)(?<!: \{)\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:')
+# An object whose first key is an event's, unless it is the value of a key (such as "args": {"name": ...}). What begins
+# with a phase is no such value, unless a damage has put it behind a key.
+_EVENT_START: Final = re.compile(rb'\{(?:(?<!:\{)(?<!: \{)\s*"(?:name|cat|pid|tid|ts|dur|args)"|\s*"ph")\s*:')
 _BETWEEN_EVENTS: Final = b", \t\r\n\0"
 _END_OF_EVENTS: Final = re.compile(rb"\][\s\0]*(?:[,}]|$)")
 _EVENT_LIST: Final = re.compile(rb'"traceEvents"\s*:\s*\[\s*$')
