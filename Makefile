@@ -35,6 +35,7 @@ lint: $(DEV)
 bench: $(DEV)
 	@$(BIN)/python benchmarks/overhead.py
 	@$(BIN)/python benchmarks/speed.py $(TRACES)
+	@$(BIN)/python benchmarks/coverage.py $(TRACES)
 
 # A stamp says what is installed; a changed pyproject.toml makes it old.
 $(VENV)/bin/python:

@@ -11,15 +11,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, its columns padded; the first one is text, the others are numbers."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """A Markdown table, its columns padded; the first ones (``texts`` of them) are text, the others are numbers."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
-    return "\n".join(_line(row, widths) for row in [header, rule, *rows])
+    rule = [":" + "-" * (width - 1) if at < texts else "-" * (width - 1) + ":" for at, width in enumerate(widths)]
+    return "\n".join(_line(row, widths, texts) for row in [header, rule, *rows])
 
 
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+def _line(row: Sequence[str], widths: Sequence[int], texts: int) -> str:
+    sized = zip(row, widths, strict=True)
+    cells = [cell.ljust(width) if at < texts else cell.rjust(width) for at, (cell, width) in enumerate(sized)]
     return f"| {' | '.join(cells)} |"
 
 

@@ -35,6 +35,16 @@ MIB = 1 << 20
 MEANINGFUL = 1_000_000
 """Bytes of JSON from which on ratios are given."""
 UNKNOWN = "-"
+TIMEOUT_S = 300
+"""Longest time that one process may take."""
+
+
+def unpacked(trace: Path) -> bytes:
+    """The JSON of a trace, gzipped or not."""
+    import gzip
+
+    content = trace.read_bytes()
+    return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
 
 
 # What runs in the measured processes. Each function imports its tool and returns what is measured.
@@ -42,14 +52,12 @@ UNKNOWN = "-"
 
 def floor() -> Tool:
     """Unpack and decode."""
-    import gzip
+    import gzip  # noqa: F401 - the first call would import it
 
     from lightning_perf.decode.events import decode_file
 
     def run(trace: Path) -> Facts:
-        content = trace.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+        content = unpacked(trace)
         file = decode_file(content, exact=False)
         events = file if isinstance(file, list) else file.events or []
         return {"bytes": len(content), "events": len(events)}
@@ -177,11 +185,13 @@ def _peak_bytes() -> int:
 # What starts them.
 
 
-def in_a_process(python: str, tool: str, path: Path) -> Facts:
-    """Run one tool in a process of its own."""
-    done = subprocess.run(
-        [python, __file__, "--in-a-process", tool, str(path)], capture_output=True, text=True, check=False
-    )
+def in_a_process(python: str, tool: str, path: Path, script: str = __file__) -> Facts:
+    """Run one tool of a script in a process of its own."""
+    started = [python, script, "--in-a-process", tool, str(path)]
+    try:
+        done = subprocess.run(started, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer in {TIMEOUT_S} s"}
     try:
         facts: Facts = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
@@ -212,15 +222,16 @@ def measure(traces: Sequence[Path], pythons: dict[str, str], repeat: int) -> dic
     jobs = [(trace, tool) for trace in traces for tool in pythons]
     for number in range(repeat):
         for done, (trace, tool) in enumerate(random.sample(jobs, len(jobs))):
-            _progress(f"round {number + 1} of {repeat}: {done + 1} of {len(jobs)}")
+            progress(f"round {number + 1} of {repeat}: {done + 1} of {len(jobs)}")
             result = results[trace, tool]
             if result.error is None:
                 result.facts.append(in_a_process(pythons[tool], tool, trace.resolve()))
-    _progress("")
+    progress("")
     return results
 
 
-def _progress(text: str) -> None:
+def progress(text: str) -> None:
+    """Show how far it is, where someone is watching."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
@@ -233,7 +244,7 @@ def results_table(traces: Sequence[Path], results: dict[tuple[Path, str], Result
         size, peak = floors.median("bytes"), our.median("peak")
         rows.append(
             [
-                trace.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace"),
+                name_of(trace),
                 _number(size, 1 / 1e6, 1),
                 _number(floors.median("events"), 1, 0),
                 _seconds(floors),
@@ -247,6 +258,11 @@ def results_table(traces: Sequence[Path], results: dict[tuple[Path, str], Result
     header = ["trace", "JSON, MB", "events", "floor, s", "ours, s", "ours / floor", "peak, MiB", "peak / JSON"]
     header += ["HTA, s", "peak, MiB", "torch-tb-profiler, s", "peak, MiB"]
     return table(header, rows)
+
+
+def name_of(trace: Path) -> str:
+    """The trace's name in a table."""
+    return trace.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace")
 
 
 def _other(result: Result) -> list[str]:
@@ -302,11 +318,9 @@ def cpu_check(python: str | None, trace: Path) -> str:
 
 def grow(trace: Path, folder: Path, target_bytes: int) -> Path:
     """The trace again and again, each time later, with its own correlations and steps, until it is so large."""
-    import gzip
     import re
 
-    content = trace.read_bytes()
-    text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    text = unpacked(trace)
     original = json.loads(text)
     events = original.pop("traceEvents")
     times = [event["ts"] for event in events if event.get("ph") == "X"]

@@ -8,11 +8,20 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
+from tests.traces import TraceBuilder
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 def tables(script: str, *arguments: str | Path) -> list[list[str]]:
     """First cell of every row below a header, one list for each table that a benchmark prints."""
+    return [[row[0] for row in rows] for rows in cells(script, *arguments)]
+
+
+def cells(script: str, *arguments: str | Path) -> list[list[list[str]]]:
+    """Every row below a header, one list of rows for each table that a benchmark prints."""
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / script), *map(str, arguments)],
         capture_output=True,
@@ -21,12 +30,12 @@ def tables(script: str, *arguments: str | Path) -> list[list[str]]:
         timeout=280,
     )
     assert done.returncode == 0, done.stderr
-    found: list[list[str]] = []
+    found: list[list[list[str]]] = []
     for before, line in pairwise(["", *done.stdout.splitlines()]):
         if line.startswith("|") and not before.startswith("|"):
             found.append([])
         elif line.startswith("|") and not line.startswith("| :"):
-            found[-1].append(line.split("|")[1].strip())
+            found[-1].append([cell.strip() for cell in line.split("|")[1:-1]])
     return found
 
 
@@ -54,3 +63,26 @@ def test_overhead_prints_its_tables() -> None:
 def test_speed_prints_its_table() -> None:
     ((trace,),) = tables("speed.py", "--quick")
     assert trace.startswith("rank0.")
+
+
+def test_coverage_says_what_each_tool_finds(tmp_path: Path) -> None:
+    pytest.importorskip("torch_tb_profiler", reason="torch-tb-profiler is not installed")
+    trace = TraceBuilder().step(0, 0, 10_000_000).step(1, 10_000_000, 20_000_000)
+    trace.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1_000_000, 3_000_000)
+    for correlation, (start, end) in enumerate([(4, 6), (5, 8), (11, 15)], start=1):
+        trace.launch(correlation, start * 1_000_000 - 500_000, start * 1_000_000 - 400_000)
+        trace.kernel(start * 1_000_000, end * 1_000_000, stream=correlation, correlation=correlation)
+    (tmp_path / "own.pt.trace.json").write_text(trace.text())
+    (tmp_path / "none.pt.trace.json").write_text("no trace")
+
+    ((none, own),) = cells("coverage.py", tmp_path)
+
+    found = "2 steps, 3 operations, idle 3.0 ms, loading 2.0 ms"
+    name, file, ours, hta, tab = own
+    assert (name, file, ours) == ("own", found, f"read: {found}")
+    assert tab == "read: 2 steps, 3 operations, **loading 0.0 ms**"
+    assert none[0] == "none"
+    assert all(cell.startswith("fails: ") for cell in [*none[1:3], none[4]])
+    assert none[2].startswith("fails: TraceError: none.pt.trace.json: ")  # its name, not where it lies
+    if not find_spec("hta"):
+        assert (hta, none[3]) == ("-", "-")
