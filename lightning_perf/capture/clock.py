@@ -204,6 +204,7 @@ class LoopClock:
         self._contexts: dict[tuple[bool, bool], dict[str, Span]] = {}
         self._known: dict[str, Span] = {}
         self._spans = _Spans(self._find)
+        self._started: dict[str, AbstractContextManager[object]] = {}
         self._inherited: dict[tuple[str, Phase], Span] = {}
         self._switch()
         self._books = Books(Span(self.write, now, "", SpanKind("other", "other"), "other"), now())
@@ -237,11 +238,14 @@ class LoopClock:
         if self._inner is not None:
             with self.users_profiler:
                 self._inner.start(action_name)
-        self.span(action_name).__enter__()
+        # The span's beginning may open a window, in which the name stands for another span.
+        span = self._started[action_name] = self.span(action_name)
+        span.__enter__()
 
     def stop(self, action_name: str) -> None:
         """End an action begun by :meth:`start`. One that was never begun is ignored."""
-        self.span(action_name).__exit__(None, None, None)
+        span = self._started.pop(action_name, None) or self.span(action_name)
+        span.__exit__(None, None, None)
         if self._inner is not None:
             with self.users_profiler:
                 self._inner.stop(action_name)

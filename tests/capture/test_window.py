@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from lightning_perf import PerfCallback
 from lightning_perf.capture.window import Schedule, fit_to, schedule_from
 from lightning_perf.decode.reader import read_trace
+from lightning_perf.decode.trace import Trace
 from lightning_perf.errors import ConfigError
 from tests.training import Net, Plant, loader, quiet
 
@@ -78,6 +80,31 @@ def test_a_run_obeys_the_schedule(
     assert [[step.number for step in window.steps] for window in callback.analysis.windows] == expected
     assert not torch.autograd._profiler_enabled()
     assert sorted(path.suffix for path in (folder / "perf").iterdir()) == [".gz"] * len(expected) + [".json"] * 2
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_every_fetch_of_a_window_has_its_own_range(tmp_path: Path, workers: int) -> None:
+    """Also the one that opens the window: none is open while the batch that it fetched runs."""
+    callback = PerfCallback(
+        dirpath=str(tmp_path / "perf"),
+        schedule=Schedule(skip_first=2, wait=1, warmup=1, active=3, repeat=2),
+        summary=False,
+    )
+    trainer = quiet(tmp_path, callbacks=[callback], logger=False)
+    trainer.fit(Net(Plant()), loader(Plant(), 12, num_workers=workers))
+    for path in sorted((tmp_path / "perf").glob("*.pt.trace.json.gz")):
+        trace = read_trace(path)
+
+        def ranges(name: str, trace: Trace = trace) -> list[tuple[int, int]]:
+            rows = np.flatnonzero(trace.name_id == trace.names.index(name))
+            return list(zip(trace.start_ns[rows].tolist(), trace.end_ns[rows].tolist(), strict=True))
+
+        fetches, bodies = ranges("perf/data"), ranges("perf/forward")
+        assert len(fetches) == len(bodies) == 3
+        for (_, fetched), (began, ended), (refetched, _) in zip(
+            fetches, bodies, [*fetches[1:], (2**60, 0)], strict=True
+        ):
+            assert fetched <= began < ended <= refetched
 
 
 @pytest.mark.parametrize(
