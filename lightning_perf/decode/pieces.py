@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
@@ -22,8 +23,11 @@ from lightning_perf.decode.source import GZIP, GZIP_MAGIC
 PIECE_BYTES: Final = 2**20
 """Of text: the objects of one piece fit into a processor's cache."""
 
-_READ_BYTES: Final = 2**18
+BLOCK_BYTES: Final = 2**22
+"""Of text, unpacked at once: a thread that asked for the interpreter more often would mostly wait for it."""
+
 _FIRST_EVENT: Final = re.compile(rb'^\s*\{.*?"traceEvents"\s*:\s*\[(\s*)(?=\{)', re.DOTALL)
+_BLOCKS_AHEAD: Final = 2
 _WITHOUT_END: Final = 8
 """Pieces in which an event must end: none is larger."""
 
@@ -50,29 +54,34 @@ def decode_pieces(path: str, *, exact: bool) -> Iterator[File]:
         raise NotInPiecesError from error
 
 
-def _decoded(pieces: Iterator[bytes], *, exact: bool) -> Iterator[File]:
-    start, first, between = _start(pieces)
+def _decoded(blocks: Iterator[bytes], *, exact: bool) -> Iterator[File]:
+    start, first, between = _start(blocks)
     exact = exact or has_decimals_since_1970(start)
     yield _object(start[:first] + b"]}", exact=exact)
-    begun = [b""]
-    for piece in chain([start[first:]], pieces):
-        end = piece.rfind(between) + 1
-        if end:
-            # One copy of the text, and no other.
-            yield File(events=decode_events(b"".join((b"[", *begun, memoryview(piece)[:end], b"]")), exact=exact))
-            begun = [piece[end + 1 :]]
-        elif len(begun) == _WITHOUT_END:
-            raise NotInPiecesError
-        else:
-            begun.append(piece)
+    begun: list[bytes] = []
+    for block in chain([start[first:]], blocks):
+        at = 0
+        while at < len(block):
+            stop = min(at + PIECE_BYTES, len(block))
+            end = block.rfind(between, at, stop) + 1
+            if end:
+                # One copy of the text, and no other.
+                piece = b"".join((b"[", *begun, memoryview(block)[at:end], b"]"))
+                yield File(events=decode_events(piece, exact=exact))
+                begun, at = [], end + 1
+            elif len(begun) == _WITHOUT_END:
+                raise NotInPiecesError
+            else:
+                begun.append(block[at:stop])
+                at = stop
     yield _object(b"".join((b'{"traceEvents": [', *begun)), exact=exact)
 
 
-def _start(pieces: Iterator[bytes]) -> tuple[bytes, int, bytes]:
+def _start(blocks: Iterator[bytes]) -> tuple[bytes, int, bytes]:
     """The text up to the end of the first event at least, where that one begins, and what ends an event."""
     text = b""
-    for piece in islice(pieces, _WITHOUT_END):
-        text += piece
+    for block in islice(blocks, _WITHOUT_END):
+        text += block
         first = _FIRST_EVENT.match(text)
         if first is not None:
             ends = (b"}," + first[1] + b"{", b"}, {", b"},{")
@@ -90,30 +99,32 @@ def _object(text: bytes, *, exact: bool) -> File:
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items, each made by a thread while the one before is worked on."""
+    """The same items, made by a thread that is ahead of their use."""
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = pool.submit(next, items, None)
+        coming = deque(pool.submit(next, items, None) for _ in range(_BLOCKS_AHEAD))
+        while (item := coming.popleft().result()) is not None:
+            coming.append(pool.submit(next, items, None))
             yield item
 
 
 def _unpacked(path: str) -> Iterator[bytes]:
-    """The file's text in pieces."""
+    """The file's text in blocks, the first a small one."""
     with open(path, "rb") as file:  # noqa: PTH123 - a path with a NUL must fail here, as ValueError
-        packed = file.read(_READ_BYTES)
+        packed = file.read(BLOCK_BYTES)
         if not packed.startswith(GZIP_MAGIC):
             while packed:
                 yield packed
-                packed = file.read(PIECE_BYTES)
+                packed = file.read(BLOCK_BYTES)
             return
         unpacker = zlib.decompressobj(wbits=GZIP)
+        block_bytes = PIECE_BYTES
         while packed:
-            yield unpacker.decompress(packed, PIECE_BYTES)
+            yield unpacker.decompress(packed, block_bytes)
+            block_bytes = BLOCK_BYTES
             packed = unpacker.unconsumed_tail or unpacker.unused_data
             if unpacker.eof and packed:  # a gzip file may have several members
                 unpacker = zlib.decompressobj(wbits=GZIP)
-            packed = packed or file.read(_READ_BYTES)
+            packed = packed or file.read(BLOCK_BYTES)
         yield unpacker.flush()
         if not unpacker.eof:
             raise NotInPiecesError

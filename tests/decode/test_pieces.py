@@ -22,7 +22,7 @@ TRACES = Path(__file__).parents[2] / "../shared/traces"
 def small_pieces(monkeypatch):
     """Pieces of a few events, so that a small trace has many."""
     monkeypatch.setattr(pieces, "PIECE_BYTES", 700)
-    monkeypatch.setattr(pieces, "_READ_BYTES", 500)
+    monkeypatch.setattr(pieces, "BLOCK_BYTES", 1000)
 
 
 def as_torch_writes(trace: TraceBuilder) -> str:
@@ -153,7 +153,7 @@ def test_a_missing_file(tmp_path):
 @pytest.mark.parametrize("name", ["mi300_torch_compile", "mi250_toy_training", "no_gpu_events", "h100_bert_small"])
 def test_real_traces(monkeypatch, name):
     monkeypatch.setattr(pieces, "PIECE_BYTES", 20_000)
-    monkeypatch.setattr(pieces, "_READ_BYTES", 2_000)
+    monkeypatch.setattr(pieces, "BLOCK_BYTES", 70_000)
     path = TRACES / f"{name}.pt.trace.json.gz"
     files = list(decode_pieces(str(path), exact=False))
     assert len(files) > 4
