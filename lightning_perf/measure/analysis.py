@@ -180,6 +180,10 @@ class Operator(Record, frozen=True, kw_only=True):
     of all work launched inside. They are None where the trace holds no device operations. ``shapes`` is None where
     rows are not grouped by shapes, or none were recorded.
 
+    ``backward_us`` is the host time of the backward pass of the operator and of those inside it, matched by sequence
+    number, and ``backward_device_us`` the device work launched there. That work is also in the rows of the backward
+    pass's own operators. They are None where the trace holds no backward pass that can be matched.
+
     Over all rows, ``self_device_us`` adds up to the duration of all device operations. The row ``(no operator)``
     holds what no operator launched, or whose launch is not in the trace; ``(others)`` sums the cheapest operators.
     """
@@ -192,6 +196,8 @@ class Operator(Record, frozen=True, kw_only=True):
     launches: int | None
     self_device_us: float | None
     device_us: float | None
+    backward_us: float | None = None
+    backward_device_us: float | None = None
 
 
 ModuleSource = Literal["label", "frame"]
@@ -201,8 +207,13 @@ ModuleSource = Literal["label", "frame"]
 class Module(Record, frozen=True, kw_only=True):
     """Forward calls of a module. Labels name it (``layer4.1``), frames give its class and a number (``Conv2d_3``).
 
-    Figures are those of :class:`Operator`, of modules among themselves. What the backward pass launches on its own
-    thread belongs to none.
+    Figures are those of :class:`Operator`, of modules among themselves: those without ``backward`` in their name are
+    of the forward pass, and of what else ran inside the call. The backward pass belongs to the module in which the
+    operator ran whose gradient it computes, by sequence number: ``self_backward_us`` is its host time and
+    ``self_backward_device_us`` the device work that it launched for operators that ran while the module was the
+    innermost one, ``backward_us`` and ``backward_device_us`` for all that ran inside. They are None where the trace
+    holds no backward pass that can be matched. What has no operator in the forward pass (adding up the parameters'
+    gradients, reducing them between ranks) belongs to no module.
     """
 
     name: str
@@ -213,6 +224,10 @@ class Module(Record, frozen=True, kw_only=True):
     launches: int | None
     self_device_us: float | None
     device_us: float | None
+    self_backward_us: float | None = None
+    backward_us: float | None = None
+    self_backward_device_us: float | None = None
+    backward_device_us: float | None = None
 
 
 class Kernel(Record, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ class Nesting:
     def innermost(self, trace: Trace, events: Int64s) -> Int64s:
         """Place in ``rows`` of the innermost range open on the event's thread when it starts, or :data:`NO_RANGE`."""
         found = np.full(events.size, NO_RANGE, dtype=np.int64)
-        threads = _thread_of(trace, events)
+        threads = thread_of(trace, events)
         for thread in np.unique(threads).tolist():
             if thread in self._threads:
                 first, ranges = self._threads[thread]
@@ -65,7 +65,7 @@ def nest(trace: Trace, rows: Int64s) -> Nesting:
         rows: rows of the ranges, ascending.
     """
     rows = rows[trace.duration_ns[rows] > 0]
-    thread = _thread_of(trace, rows)
+    thread = thread_of(trace, rows)
     order = np.argsort(thread, kind="stable")
     rows, thread = rows[order], thread[order]
     starts, ends = trace.start_ns[rows], trace.end_ns[rows]
@@ -83,7 +83,7 @@ def nest(trace: Trace, rows: Int64s) -> Nesting:
     return Nesting(rows=rows, parent=parent, self_ns=self_ns, _threads=threads)
 
 
-def _thread_of(trace: Trace, rows: Int64s) -> Int64s:
+def thread_of(trace: Trace, rows: Int64s) -> Int64s:
     """One number per thread of a process."""
     return trace.process[rows].astype(np.int64) * len(trace.threads) + trace.thread[rows]
 

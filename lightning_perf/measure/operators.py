@@ -9,6 +9,7 @@ import numpy as np
 
 from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int64s, Trace
 from lightning_perf.measure.analysis import Module, ModuleSource, Operator
+from lightning_perf.measure.backward import Backward, backward_work, backward_work_around
 from lightning_perf.measure.tally import OTHERS, DeviceCalls, tally
 from lightning_perf.names import label
 
@@ -22,7 +23,9 @@ _MODULE_FRAME: Final = "nn.Module: "
 _RANGE: Final = re.compile(r"ProfilerStep\s*#|enumerate\(Data|Optimizer\.(?:step|zero_grad)#|\[pl\]|perf/")
 
 
-def measure_operators(trace: Trace, calls: DeviceCalls, *, by_shape: bool, limit: int | None) -> list[Operator]:
+def measure_operators(
+    trace: Trace, calls: DeviceCalls, backward: Backward, *, by_shape: bool, limit: int | None
+) -> list[Operator]:
     """Operators by name, or by name and input shapes, the most expensive (host and device time) first.
 
     Operators of the backward pass are rows of their own, as torch names them (``autograd::engine::...``). Self times
@@ -31,6 +34,7 @@ def measure_operators(trace: Trace, calls: DeviceCalls, *, by_shape: bool, limit
     Args:
         trace: the trace; to group by shapes, it must have been read with them.
         calls: its :func:`~lightning_perf.measure.tally.device_calls`.
+        backward: its :func:`~lightning_perf.measure.backward.match_backward`.
         by_shape: one row for each combination of input shapes.
         limit: operators to keep; the others are summed in a row :data:`~lightning_perf.measure.tally.OTHERS`.
     """
@@ -39,8 +43,9 @@ def measure_operators(trace: Trace, calls: DeviceCalls, *, by_shape: bool, limit
     keys = trace.name_id[rows].astype(np.int64) * len(shapes)
     keys += shape_of[trace.input_id[rows]] if by_shape else 0
     work_ns, known = _device_work(trace)
+    later = backward_work(trace, backward, calls) if len(backward) else None
     found = []
-    for sums in tally(trace, rows, keys, calls, limit):
+    for sums in tally(trace, rows, keys, calls, limit, later):
         name, shape = (None, None) if sums.key is None else divmod(sums.key, len(shapes))
         work_ns -= sums.self_device_ns
         found.append(
@@ -53,6 +58,8 @@ def measure_operators(trace: Trace, calls: DeviceCalls, *, by_shape: bool, limit
                 launches=sums.launches if known else None,
                 self_device_us=sums.self_device_ns / 1000 if known else None,
                 device_us=sums.device_ns / 1000 if known else None,
+                backward_us=sums.backward_ns / 1000 if later else None,
+                backward_device_us=sums.backward_device_ns / 1000 if later and known else None,
             )
         )
     if work_ns:
@@ -78,17 +85,22 @@ def _shapes(trace: Trace) -> tuple[list[str | None], Int64s]:
     return list(distinct), np.array(places, dtype=np.int64)
 
 
-def measure_modules(trace: Trace, calls: DeviceCalls, *, limit: int | None) -> list[Module]:
+def measure_modules(trace: Trace, calls: DeviceCalls, backward: Backward, *, limit: int | None) -> list[Module]:
     """Forward calls of modules, from this package's labels and from Python frames, each source for itself.
+
+    What the backward pass took is told apart, by the module in which the operator ran whose gradient it computed.
+    Over all modules of a source, ``self_device_us``, ``self_backward_device_us`` and what is outside of all modules
+    add up to the duration of all device operations.
 
     Args:
         trace: the trace.
         calls: its :func:`~lightning_perf.measure.tally.device_calls`.
+        backward: its :func:`~lightning_perf.measure.backward.match_backward`.
         limit: modules to keep of each source; the others are summed in one row.
     """
     return [
-        *_modules(trace, calls, "label", Category.ANNOTATION, _MODULE_LABEL, limit),
-        *_modules(trace, calls, "frame", Category.PYTHON, _MODULE_FRAME, limit),
+        *_modules(trace, calls, backward, "label", Category.ANNOTATION, _MODULE_LABEL, limit),
+        *_modules(trace, calls, backward, "frame", Category.PYTHON, _MODULE_FRAME, limit),
     ]
 
 
@@ -115,10 +127,17 @@ def _prefixed(trace: Trace, category: Category, prefix: str) -> Int64s:
 
 
 def _modules(
-    trace: Trace, calls: DeviceCalls, source: ModuleSource, category: Category, prefix: str, limit: int | None
+    trace: Trace,
+    calls: DeviceCalls,
+    backward: Backward,
+    source: ModuleSource,
+    category: Category,
+    prefix: str,
+    limit: int | None,
 ) -> list[Module]:
     rows = _prefixed(trace, category, prefix)
     known = _device_work(trace)[1]
+    later = backward_work_around(trace, backward, calls, rows) if len(backward) and rows.size else None
     return [
         Module(
             name=OTHERS if sums.key is None else trace.names[sums.key].removeprefix(prefix),
@@ -129,8 +148,12 @@ def _modules(
             launches=sums.launches if known else None,
             self_device_us=sums.self_device_ns / 1000 if known else None,
             device_us=sums.device_ns / 1000 if known else None,
+            self_backward_us=sums.self_backward_ns / 1000 if later else None,
+            backward_us=sums.backward_ns / 1000 if later else None,
+            self_backward_device_us=sums.self_backward_device_ns / 1000 if later and known else None,
+            backward_device_us=sums.backward_device_ns / 1000 if later and known else None,
         )
-        for sums in tally(trace, rows, trace.name_id[rows].astype(np.int64), calls, limit)
+        for sums in tally(trace, rows, trace.name_id[rows].astype(np.int64), calls, limit, later)
     ]
 
 

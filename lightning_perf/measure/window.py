@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lightning_perf.decode.trace import Trace
 from lightning_perf.measure.analysis import Quality, Step, Window
+from lightning_perf.measure.backward import match_backward
 from lightning_perf.measure.collectives import measure_collectives
 from lightning_perf.measure.devices import device_work, measure_device
 from lightning_perf.measure.efficiency import measure_efficiency
@@ -32,6 +33,7 @@ def measure_trace(trace: Trace, *, by_shape: bool = False, limit: int | None = R
     loading = data_loading(trace)
     steps = host_steps(trace, launches)
     calls = device_calls(trace, launches)
+    backward = match_backward(trace)
     return Window(
         rank=trace.rank,
         trace=trace.path,
@@ -55,9 +57,9 @@ def measure_trace(trace: Trace, *, by_shape: bool = False, limit: int | None = R
             *(Quality(code=note.code, message=note.message, count=note.count) for note in trace.quality),
             *trace_quality(trace, steps, launches),
         ],
-        operators=measure_operators(trace, calls, by_shape=by_shape, limit=limit),
+        operators=measure_operators(trace, calls, backward, by_shape=by_shape, limit=limit),
         kernels=measure_kernels(trace, launches, busy_ns=sum(device.busy.total for device in work), limit=limit),
-        modules=measure_modules(trace, calls, limit=limit),
+        modules=measure_modules(trace, calls, backward, limit=limit),
         collectives=measure_collectives(trace, launches),
         copies=measure_copies(trace),
         efficiency=measure_efficiency(trace, work, steps, launches),

@@ -66,8 +66,9 @@ _HOST_AND_DEVICE: Final = (
     Column("launches", "count"),
     _CALLS,
 )
+_BACKWARD: Final = (Column("backward_us", "time"), Column("backward_device_us", "time"))
 _COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
-    "operators": (_NAME, Column("shapes", "text"), *_HOST_AND_DEVICE),
+    "operators": (_NAME, Column("shapes", "text"), *_HOST_AND_DEVICE, *_BACKWARD),
     "kernels": (
         _NAME,
         Column("total_us", "time"),
@@ -82,7 +83,14 @@ _COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
         Column("graph_calls", "count"),
         Column("negative_latencies", "count"),
     ),
-    "modules": (_NAME, Column("source", "text"), *_HOST_AND_DEVICE),
+    "modules": (
+        _NAME,
+        Column("source", "text"),
+        *_HOST_AND_DEVICE,
+        Column("self_backward_us", "time"),
+        Column("self_backward_device_us", "time"),
+        *_BACKWARD,
+    ),
     "collectives": (
         _NAME,
         Column("collective", "text"),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lightning_perf.decode.reader import read_trace
 from lightning_perf.decode.trace import Category
 from lightning_perf.measure import nesting
+from lightning_perf.measure.backward import match_backward
 from lightning_perf.measure.intervals import union
 from lightning_perf.measure.launches import launch_rows
 from lightning_perf.measure.operators import NO_OPERATOR, measure_modules, measure_operators
@@ -26,8 +27,8 @@ from tests.traces import BACKWARD, TraceBuilder
 
 def operators(trace, **options):
     """Name, shapes, calls, self, total, launches, self device and device time of every row, times in nanoseconds."""
-    calls = device_calls(trace, launch_rows(trace))
-    rows = measure_operators(trace, calls, **{"by_shape": False, "limit": None, **options})
+    calls, backward = device_calls(trace, launch_rows(trace)), match_backward(trace)
+    rows = measure_operators(trace, calls, backward, **{"by_shape": False, "limit": None, **options})
     return [
         (row.name, row.shapes, row.calls, ns(row.self_us), ns(row.total_us), row.launches, *device_times(row))
         for row in rows
@@ -35,10 +36,10 @@ def operators(trace, **options):
 
 
 def modules(trace):
-    calls = device_calls(trace, launch_rows(trace))
+    calls, backward = device_calls(trace, launch_rows(trace)), match_backward(trace)
     return [
         (row.name, row.source, row.calls, ns(row.self_us), ns(row.total_us), row.launches, *device_times(row))
-        for row in measure_modules(trace, calls, limit=None)
+        for row in measure_modules(trace, calls, backward, limit=None)
     ]
 
 

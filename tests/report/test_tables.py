@@ -108,6 +108,8 @@ def test_csv_has_everything():
         "device_us": "12.5",
         "launches": "3",
         "calls": "3",
+        "backward_us": "",
+        "backward_device_us": "",
     }
     assert tables_csv([]) == ""
 
