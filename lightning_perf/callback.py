@@ -19,7 +19,8 @@ import msgspec
 from lightning_perf.capture import environment, memory
 from lightning_perf.capture.background import Background
 from lightning_perf.capture.clock import LoopClock
-from lightning_perf.capture.instrument import Instrument, fetches_itself, instrument
+from lightning_perf.capture.instrument import Instrument, fetches_itself, instrument, instrument_collate
+from lightning_perf.capture.interruptions import Interruptions
 from lightning_perf.capture.profiler import Recording, SavedWindow
 from lightning_perf.capture.session import Session
 from lightning_perf.capture.window import Schedule, fit_to, schedule_from
@@ -111,6 +112,7 @@ class _Run:
     session: Session
     profiler: _ClockProfiler
     instrument: Instrument
+    interruptions: Interruptions
     folder: Path | None
     background: Background[Window]
 
@@ -347,6 +349,7 @@ class PerfCallback(Callback):
             session=session,
             profiler=_ClockProfiler(clock, user),
             instrument=Instrument(clock.span),
+            interruptions=Interruptions(clock.span),
             folder=folder,
             background=Background(analyze_elsewhere),
         )
@@ -369,6 +372,8 @@ class PerfCallback(Callback):
         if run is None or run.stage != stage or run.session.schedule is not None:
             return
         run.clock.start_afresh()
+        run.interruptions.watch()
+        instrument_collate(run.trainer, stage, run.instrument)
         steps = environment.total_steps(run.trainer, module, stage)
         run.session.schedule = self.schedule or fit_to(steps)
         if self.schedule is None and run.session.schedule != Schedule():
@@ -413,6 +418,7 @@ class PerfCallback(Callback):
         run.clock.on_boundary = None
         if run.trainer.profiler is run.profiler:  # type: ignore[attr-defined]
             run.trainer.profiler = run.profiler.user  # type: ignore[attr-defined]
+        run.interruptions.end()
         run.instrument.restore()
 
     def _give_up(self, error: Exception) -> None:

@@ -108,11 +108,17 @@ class DeviceFacts(Record, frozen=True, kw_only=True):
 
 
 class MemoryPeaks(Record, frozen=True, kw_only=True):
-    """Peaks since the process started or since somebody reset them; this package never resets them."""
+    """Peaks since the process started or since somebody reset them; this package never resets them.
+
+    ``retries`` counts how often a device's allocator had to give its cache back before an allocation succeeded,
+    ``out_of_memory`` how often none did.
+    """
 
     rss_bytes: int | None = None
     allocated_bytes: dict[str, int] = {}
     reserved_bytes: dict[str, int] = {}
+    retries: dict[str, int] = {}
+    out_of_memory: dict[str, int] = {}
 
 
 class StepSeries(Record, frozen=True, kw_only=True):
@@ -167,7 +173,9 @@ class LoopRecord(Record, frozen=True, kw_only=True):
     ``plain`` sums the steps that ran without torch.profiler, ``traced`` those that ran under it (its warm-up
     included). ``outside_ns`` is the wall time of the stage that belongs to no step (set-up, the epoch's ends,
     writing traces), ``profiler_ns`` the part of it spent starting, stopping and saving torch.profiler. ``epoch_starts``
-    holds the latest 4096 epochs.
+    holds the latest 4096 epochs. ``cpu_ns`` is the processor time of the whole process (worker processes are others)
+    without that under torch.profiler; ``fetch_cpu_ratio`` is the share of a batch fetch in which its thread computed
+    and did not wait, from a sample of the fetches.
     """
 
     plain: StepTotals
@@ -178,6 +186,8 @@ class LoopRecord(Record, frozen=True, kw_only=True):
     series: StepSeries
     spans: list[SpanTotal]
     epoch_starts: list[EpochStart]
+    cpu_ns: int | None = None
+    fetch_cpu_ratio: float | None = None
 
 
 class WindowRecord(Record, frozen=True, kw_only=True):

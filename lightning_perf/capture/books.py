@@ -39,7 +39,7 @@ class Books:
         for span in self.spans:
             span.calls = span.plain_ns = span.traced_ns = 0
 
-    def record(self, profiler_ns: int) -> LoopRecord:
+    def record(self, profiler_ns: int, *, cpu_ns: int, fetch_cpu_ratio: float | None) -> LoopRecord:
         """Everything in the books."""
         return LoopRecord(
             plain=self._ledger.plain.totals(self._phase_totals(traced=False)),
@@ -47,6 +47,8 @@ class Books:
             incomplete_steps=self._ledger.incomplete_steps,
             outside_ns=self._outside_ns,
             profiler_ns=profiler_ns,
+            cpu_ns=cpu_ns,
+            fetch_cpu_ratio=fetch_cpu_ratio,
             series=self._ledger.series(),
             spans=self._span_totals(),
             epoch_starts=list(self._epoch_starts),
@@ -61,6 +63,8 @@ class Books:
                 continue
             began = time_ns >= 0  # type: ignore[operator]
             now = time_ns if began else ~time_ns  # type: ignore[operator]
+            if now < last:  # type: ignore[operator]
+                now = last  # the garbage collector came between looking at the clock and writing it down
             top = stack[-1]
             top.ns += now - last  # type: ignore[operator]
             touched.append(top)

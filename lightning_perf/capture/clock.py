@@ -16,12 +16,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Final, Protocol
 
 from lightning_perf.capture.books import Books, StepEnd
 from lightning_perf.capture.kinds import Role, SpanKind, classify, inherited
-from lightning_perf.capture.span import Span
+from lightning_perf.capture.span import BodySpan, FetchSpan, FullSpan, PassedOn, Span
 from lightning_perf.names import Phase, Stage
 from lightning_perf.runinfo import LoopRecord
 
@@ -55,80 +54,6 @@ class InnerProfiler(Protocol):
         """End an action."""
 
 
-class _ClockSpan(Span):
-    """A span that tells the clock more than the time."""
-
-    __slots__ = ("clock",)
-
-    def __init__(self, clock: LoopClock, action: str, kind: SpanKind, phase: Phase) -> None:
-        super().__init__(clock.write, clock.now, action, kind, phase)
-        self.clock = clock
-
-
-class _FullSpan(_ClockSpan):
-    """A span that may move the clock to another step, or that is labelled in the trace of an open window."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> str:
-        clock = self.clock
-        if self.kind.role is not Role.NONE:
-            clock.role_begins(self.kind.role)
-        Span.__enter__(self)
-        if clock.marker is not None and self.label:
-            clock.marker.enter(self, self.label)
-        return self.action
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        clock = self.clock
-        if clock.marker is not None:
-            clock.marker.leave(self)
-        Span.__exit__(self, kind, error, traceback)
-        if self.kind.role is not Role.NONE:
-            clock.role_ends(self.kind.role, failed=kind is not None)
-
-
-class _FetchSpan(_ClockSpan):
-    """A batch fetch: the shortest way from one step to the next."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> str:
-        clock = self.clock
-        clock.fetch_begins()
-        self.write((self, self.now()))
-        if clock.marker is not None:  # a window may just have been opened
-            clock.marker.enter(self, self.label)
-        return self.action
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self.clock.marker is not None:
-            self.clock.marker.leave(self)
-        self.write((self, ~self.now()))
-
-
-class _BodySpan(_ClockSpan):
-    """The batch itself, in as few steps as will do."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> str:
-        self.clock.in_body = True
-        self.write((self, self.now()))
-        return self.action
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.write((self, ~self.now()))
-        self.clock.in_body = False
-        self.clock.body_done = kind is None
-
-
 class _Spans(dict[str, Span]):
     """The spans that are known where the loop stands now: looking one up is the whole of a call to ``profile``."""
 
@@ -138,30 +63,6 @@ class _Spans(dict[str, Span]):
 
     def __missing__(self, name: str) -> AbstractContextManager[object]:
         return self._find(name)
-
-
-class _PassedOn:
-    """A span that is also one of the user's own profiler. What that profiler costs is no phase's but ``other``."""
-
-    __slots__ = ("clock", "inner", "span")
-
-    def __init__(self, clock: LoopClock, span: Span, inner: AbstractContextManager[object]) -> None:
-        self.clock = clock
-        self.span = span
-        self.inner = inner
-
-    def __enter__(self) -> object:
-        with self.clock.users_profiler:
-            action = self.inner.__enter__()
-        self.span.__enter__()
-        return action
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        self.span.__exit__(kind, error, traceback)
-        with self.clock.users_profiler:
-            return self.inner.__exit__(kind, error, traceback)
 
 
 class LoopClock:
@@ -176,7 +77,8 @@ class LoopClock:
 
     ``on_boundary`` is called with the next step's number before a step begins, from step ``wake_at`` on, and with
     None where an epoch ended; the time it takes belongs to no step. ``batch_size`` holds the samples of the present
-    batch if known, ``traced`` says whether torch.profiler runs. Only the thread that made the clock is measured.
+    batch if known, ``traced`` says whether torch.profiler runs, ``step`` is the present step's number, -1 before the
+    first. Only the thread that made the clock is measured.
     """
 
     def __init__(
@@ -192,7 +94,7 @@ class LoopClock:
         self.fetches_itself = fetches_itself
         self.on_boundary: Callable[[int | None], None] | None = None
         self.wake_at: float = 0
-        self.traced = False
+        self._traced = False
         self.batch_size: int | None = None
         self.profiler_ns = 0
         self._log: list[object] = []
@@ -209,8 +111,12 @@ class LoopClock:
         self._switch()
         self._books = Books(Span(self.write, now, "", SpanKind("other", "other"), "other"), now())
         # Where the loop is.
-        self._number = -1
+        self.step = -1
         self._epoch = 0
+        self._cpu_ns = 0
+        self._cpu_counted_to_ns = time.process_time_ns()
+        self.fetch_began_ns = self.fetch_cpu_began_ns = 0
+        self._fetch_ns = self._fetch_cpu_ns = 0
         self._open = False
         self.body_done = False
         self.in_body = False
@@ -231,7 +137,7 @@ class LoopClock:
         if self._inner is None:
             return span
         inner = self._inner.profile(action_name)
-        return _PassedOn(self, span, inner) if isinstance(span, Span) else inner
+        return PassedOn(self, span, inner) if isinstance(span, Span) else inner
 
     def start(self, action_name: str) -> None:
         """Begin an action that :meth:`stop` ends."""
@@ -262,9 +168,14 @@ class LoopClock:
         self._switch()
 
     @property
-    def step(self) -> int:
-        """Number of the present step, -1 before the first."""
-        return self._number
+    def traced(self) -> bool:
+        """Whether torch.profiler runs: processor time then is not that of the plain run."""
+        return self._traced
+
+    @traced.setter
+    def traced(self, runs: bool) -> None:
+        self._count_cpu()
+        self._traced = runs
 
     @property
     def phase(self) -> Phase:
@@ -284,7 +195,9 @@ class LoopClock:
         self._mark(None)
         self._settle()
         self._books.start_afresh()
-        self._number, self._epoch, self.profiler_ns = -1, 0, 0
+        self.step, self._epoch, self.profiler_ns = -1, 0, 0
+        self._cpu_ns = self._fetch_ns = self._fetch_cpu_ns = 0
+        self._cpu_counted_to_ns = time.process_time_ns()
 
     def finish(self) -> LoopRecord:
         """End the last step and give everything that was kept. May be called again; later time is then included."""
@@ -295,7 +208,12 @@ class LoopClock:
     def record(self) -> LoopRecord:
         """Everything kept so far, over the steps that have ended."""
         self._settle()
-        return self._books.record(self.profiler_ns)
+        self._count_cpu()
+        return self._books.record(
+            self.profiler_ns,
+            cpu_ns=self._cpu_ns,
+            fetch_cpu_ratio=min(1.0, self._fetch_cpu_ns / self._fetch_ns) if self._fetch_ns else None,
+        )
 
     # What spans call
 
@@ -323,14 +241,20 @@ class LoopClock:
         """A batch fetch is about to begin; the same as its role, where nothing else is to be done."""
         if self.in_body or self._in_iterator:
             return
-        if not self._open or self._number + 1 >= self.wake_at or len(self._log) > LONG_LOG:
+        if not self._open or self.step + 1 >= self.wake_at or len(self._log) > LONG_LOG:
             self._begin_step()
             return
         now = self.now()
         self.write((None, (now, self._end_of_step()), None, (now, None)))
-        self._number += 1
+        self.step += 1
         self.body_done = False
         self.batch_size = None
+
+    def fetch_sampled(self, cpu_ns: int) -> None:
+        """A batch fetch has ended of which the thread's processor time was kept."""
+        self._fetch_ns += self.now() - self.fetch_began_ns
+        self._fetch_cpu_ns += cpu_ns - self.fetch_cpu_began_ns
+        self.fetch_cpu_began_ns = 0
 
     def role_ends(self, role: Role, *, failed: bool) -> None:
         """A span with a role has ended, ``failed`` if by an exception."""
@@ -349,9 +273,9 @@ class LoopClock:
 
     def _begin_step(self) -> None:
         self._end_step()
-        if self.on_boundary is not None and self._number + 1 >= self.wake_at:
-            self.on_boundary(self._number + 1)
-        self._number += 1
+        if self.on_boundary is not None and self.step + 1 >= self.wake_at:
+            self.on_boundary(self.step + 1)
+        self.step += 1
         self._open = True
         self.body_done = False
         self._step_traced = self.traced
@@ -365,7 +289,7 @@ class LoopClock:
             self._settle_if_long()
 
     def _end_of_step(self) -> StepEnd:
-        return self._number, self._epoch, self.body_done, self._step_traced, self.batch_size
+        return self.step, self._epoch, self.body_done, self._step_traced, self.batch_size
 
     def _end_epoch(self) -> None:
         self._end_step()
@@ -376,6 +300,12 @@ class LoopClock:
     def _mark(self, end: StepEnd | None) -> None:
         """Write that a step ended, or (None) that one begins."""
         self.write((None, (self.now(), end)))
+
+    def _count_cpu(self) -> None:
+        now_ns = time.process_time_ns()
+        if not self._traced:
+            self._cpu_ns += now_ns - self._cpu_counted_to_ns
+        self._cpu_counted_to_ns = now_ns
 
     def _settle(self) -> None:
         """Bring the books up to date."""
@@ -419,10 +349,10 @@ class LoopClock:
         idle = kind.role is Role.NONE or (kind.role is Role.BATCH_START and not self.fetches_itself)
         span: Span
         if full or self.marker is not None or (kind.role not in (Role.FETCH, Role.BODY) and not idle):
-            span = _FullSpan(self, action, kind, phase)
+            span = FullSpan(self, action, kind, phase)
         elif idle:
             span = Span(self.write, self.now, action, kind, phase)
         else:
-            span = (_FetchSpan if kind.role is Role.FETCH else _BodySpan)(self, action, kind, phase)
+            span = (FetchSpan if kind.role is Role.FETCH else BodySpan)(self, action, kind, phase)
         self._books.spans.append(span)
         return span

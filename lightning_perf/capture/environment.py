@@ -54,7 +54,7 @@ def describe_run(
         cpu_count=_usable_cpus(),
         devices=_known(memory.devices, []) or _known(lambda: _root_device(trainer), []),
         trainer=_known(lambda: _trainer_facts(trainer, module, stage), None),
-        flags=_flags(module),
+        flags=_flags(trainer, module),
         loaders=_known(lambda: _loader_facts(trainer, stage), []),
         optimizers=_known(lambda: list(map(_optimizer_facts, trainer.optimizers)), []) if stage == "fit" else [],
         memory=_known(memory.memory_peaks, MemoryPeaks()),
@@ -186,7 +186,7 @@ def _trainer_facts(trainer: Trainer, module: LightningModule, stage: Stage) -> T
     )
 
 
-def _flags(module: nn.Module) -> Flags:
+def _flags(trainer: Trainer, module: nn.Module) -> Flags:
     return Flags(
         cudnn_benchmark=torch.backends.cudnn.benchmark,
         cudnn_deterministic=torch.backends.cudnn.deterministic,
@@ -194,7 +194,8 @@ def _flags(module: nn.Module) -> Flags:
         matmul_tf32=_tf32(lambda: torch.backends.cuda.matmul),
         cudnn_tf32=_tf32(lambda: torch.backends.cudnn),
         float32_matmul_precision=_known(torch.get_float32_matmul_precision, None),
-        detect_anomaly=torch.is_anomaly_enabled(),
+        # The trainer switches it on inside its loops only.
+        detect_anomaly=torch.is_anomaly_enabled() or bool(getattr(trainer, "_detect_anomaly", False)),
         compiled=is_compiled(module),
         channels_last=_known(lambda: _channels_last(module), None),
         torch_threads=torch.get_num_threads(),

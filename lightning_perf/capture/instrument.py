@@ -6,7 +6,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -90,8 +90,14 @@ class _TimedMethod:
         with self._open_span(self._span):
             return self.__wrapped__(*args, **kwargs)
 
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, str]]:
-        return _plain_method, (self._owner, self._method)
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        if hasattr(type(self._owner), self._method):
+            return _plain_method, (self._owner, self._method)
+        return _plain_value, (self.__wrapped__,)
+
+
+def _plain_value(value: object) -> object:
+    return value
 
 
 def _plain_method(owner: object, method: str) -> object:
@@ -126,6 +132,24 @@ def instrument(trainer: Trainer, module: LightningModule, stage: Stage, made: In
     if fetches_itself(module, stage):  # and moves its batches itself: no loop calls this hook
         made.wrap(module, "transfer_batch_to_device", kinds.TRANSFER)
     _instrument_logging(trainer, module, made)
+
+
+def instrument_collate(trainer: Trainer, stage: Stage, made: Instrument) -> None:
+    """Time the collating of batches in loaders without worker processes, also in an iterator that is made already."""
+    loop: Any = {
+        "fit": trainer.fit_loop,
+        "validate": trainer.validate_loop,
+        "test": trainer.test_loop,
+        "predict": trainer.predict_loop,
+    }[stage]
+    combined = loop._combined_loader
+    for loader in combined.flattened if combined is not None else []:
+        if getattr(loader, "num_workers", None) == 0:
+            made.wrap(loader, "collate_fn", kinds.COLLATE)
+    for iterator in getattr(getattr(combined, "_iterator", None), "iterators", []):
+        fetcher = getattr(iterator, "_dataset_fetcher", None)
+        if fetcher is not None:
+            made.wrap(fetcher, "collate_fn", kinds.COLLATE)
 
 
 def _instrument_logging(trainer: Trainer, module: LightningModule, made: Instrument) -> None:

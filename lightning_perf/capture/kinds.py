@@ -52,11 +52,16 @@ class SpanKind:
 
     @property
     def marked(self) -> bool:
-        """Whether the span becomes a range in a trace: what is ``other`` there is what has no label."""
-        return self.phase != "other"
+        """Whether the span becomes a range in a trace: what is ``other`` there is mostly what has no label."""
+        return self.phase != "other" or self.name in _MARKED
 
+
+_MARKED: Final = frozenset({"other/gc", "other/compile"})
 
 OURS: Final = "[perf]"
+GC: Final = OURS + "gc"
+COMPILE: Final = OURS + "compile"
+COLLATE: Final = OURS + "collate"
 RUN_END: Final = OURS + "on_run_end"
 ITERATOR: Final = OURS + "iterator"
 VALIDATION: Final = OURS + "validation"
@@ -103,6 +108,9 @@ _OWN: Final[dict[str, SpanKind]] = {
     VALIDATION: SpanKind("validation", "validation", Role.VALIDATION),
     BACKWARD: SpanKind("backward", "backward"),
     TRANSFER: SpanKind("transfer", "transfer/transfer_batch_to_device"),
+    GC: SpanKind("other", "other/gc"),
+    COMPILE: SpanKind("other", "other/compile"),
+    COLLATE: SpanKind("data", "data/collate"),
     "run_training_epoch": SpanKind("other", "other/run_training_epoch", Role.EPOCH),
     "run_training_batch": SpanKind("other", "other/run_training_batch", Role.BODY),
     "optimizer_step": SpanKind("optimizer", "optimizer"),

@@ -34,6 +34,8 @@ def memory_peaks() -> MemoryPeaks:
         rss_bytes=peak_resident_bytes(),
         allocated_bytes={str(index): figures["allocated_bytes.all.peak"] for index, figures in stats.items()},
         reserved_bytes={str(index): figures["reserved_bytes.all.peak"] for index, figures in stats.items()},
+        retries={str(index): figures.get("num_alloc_retries", 0) for index, figures in stats.items()},
+        out_of_memory={str(index): figures.get("num_ooms", 0) for index, figures in stats.items()},
     )
 
 
