@@ -184,6 +184,9 @@ class Operator(Record, frozen=True, kw_only=True):
     number, and ``backward_device_us`` the device work launched there. That work is also in the rows of the backward
     pass's own operators. They are None where the trace holds no backward pass that can be matched.
 
+    ``flops`` is what the calls computed, see :class:`Arithmetic`; of calls inside each other only the outermost one
+    that tells has any. It is None where no call tells.
+
     Over all rows, ``self_device_us`` adds up to the duration of all device operations. The row ``(no operator)``
     holds what no operator launched, or whose launch is not in the trace; ``(others)`` sums the cheapest operators.
     """
@@ -198,6 +201,7 @@ class Operator(Record, frozen=True, kw_only=True):
     device_us: float | None
     backward_us: float | None = None
     backward_device_us: float | None = None
+    flops: int | None = None
 
 
 ModuleSource = Literal["label", "frame"]
@@ -302,6 +306,27 @@ class Collective(Record, frozen=True, kw_only=True):
     gb_per_s: float | None
 
 
+class Arithmetic(Record, frozen=True, kw_only=True):
+    """Floating point operations that the operators of a window began, by their recorded input shapes.
+
+    They count as ``torch.utils.flop_counter`` counts them: products of matrices, convolutions and attention, a
+    multiplication and an addition as two. ``achieved_flops_per_s`` is ``flops`` over the window's duration, idle time
+    included. ``mfu`` (model FLOP/s utilisation) is that over the device's dense peak for ``flops_dtype``, the type in
+    which most of the operations were; work that activation checkpointing repeats counts each time.
+
+    A trace tells the type of the inputs: float32 is taken for ``tf32`` where most of the time of its kernels was in
+    those whose names tell that they use tensor cores. ``uncounted_calls`` are operators of the same kinds whose
+    operations are not known; the other figures are then lower bounds, and None where nothing is known.
+    """
+
+    flops: int | None
+    flops_per_step: float | None
+    achieved_flops_per_s: float | None
+    mfu: float | None
+    flops_dtype: str | None
+    uncounted_calls: int
+
+
 class Efficiency(Record, frozen=True, kw_only=True):
     """How well the kernels of a device used it, over the window of complete steps. Estimates of torch-tb-profiler.
 
@@ -312,6 +337,9 @@ class Efficiency(Record, frozen=True, kw_only=True):
 
     ``peak_flops`` holds the device's dense peak by type, floating point operations per second; it is empty for a
     device that is not known.
+
+    ``arithmetic`` is what operators computed whose kernels ran on the device; it is None where no input shapes were
+    recorded. In a trace without devices, ``device`` is "cpu" and ``arithmetic`` that of the host, over its steps.
     """
 
     device: str
@@ -319,6 +347,7 @@ class Efficiency(Record, frozen=True, kw_only=True):
     occupancy: float | None
     tensor_core_ratio: float | None
     peak_flops: dict[str, float] = {}
+    arithmetic: Arithmetic | None = None
 
 
 class Quality(Record, frozen=True, kw_only=True):

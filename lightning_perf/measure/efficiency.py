@@ -1,16 +1,20 @@
-"""How well kernels used a device: multiprocessors at work, warps on them, tensor cores."""
+"""How well kernels used a device: multiprocessors at work, warps on them, tensor cores, achieved FLOP/s."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
+from lightning_perf import units
 from lightning_perf.decode.trace import Category, Floats, Int64s, Trace
-from lightning_perf.measure.analysis import Efficiency
+from lightning_perf.measure.analysis import Arithmetic, Efficiency, Quality
+from lightning_perf.measure.arithmetic import NO_CALL, ArithmeticCalls
 from lightning_perf.measure.devices import DeviceWork, window_bounds
+from lightning_perf.measure.host import HOST
 from lightning_perf.measure.peaks import peaks_of
 from lightning_perf.measure.steps import HostStep
 
@@ -31,6 +35,18 @@ _TENSOR_CORES: Final = re.compile(
 _PLAIN: Final = re.compile(r"simt|ffma", re.IGNORECASE)
 """Kernels of the same families that say that they use the ordinary units."""
 
+CPU: Final = "cpu"
+"""The host as a device, in traces without any other."""
+
+_LAUNCH: Final = re.compile(r"Launch")
+"""In the names of calls that launch kernels and graphs, whatever the vendor."""
+
+_MOST: Final = 0.5
+"""Share of the time of float32's kernels from which on they count as tf32."""
+
+_SHOWN: Final = 3
+"""Names in a message."""
+
 
 def uses_tensor_cores(kernel: str) -> bool:
     """Whether the name of an NVIDIA kernel tells that it uses tensor cores.
@@ -41,18 +57,22 @@ def uses_tensor_cores(kernel: str) -> bool:
 
 
 def measure_efficiency(
-    trace: Trace, work: Sequence[DeviceWork], steps: Sequence[HostStep], launches: Int64s
+    trace: Trace, work: Sequence[DeviceWork], steps: Sequence[HostStep], launches: Int64s, calls: ArithmeticCalls
 ) -> list[Efficiency]:
     """Efficiency of every device that runs kernels, over its window of device-adjusted complete steps.
 
-    The definitions are those of torch-tb-profiler (gpu_metrics_parser.py, tensor_cores_parser.py).
+    The definitions are those of torch-tb-profiler (gpu_metrics_parser.py, tensor_cores_parser.py). A trace without
+    devices has one entry, for the host, if it tells of arithmetic.
 
     Args:
         trace: the trace.
         work: its :func:`~lightning_perf.measure.devices.device_work`.
         steps: its :func:`~lightning_perf.measure.steps.host_steps`.
         launches: its :func:`~lightning_perf.measure.launches.launch_rows`.
+        calls: its :func:`~lightning_perf.measure.arithmetic.arithmetic_calls`.
     """
+    if not work:
+        return _host_efficiency(trace, steps, calls)
     named = np.array([uses_tensor_cores(name) for name in trace.names], dtype=np.bool_)
     found = []
     for device in work:
@@ -66,16 +86,114 @@ def measure_efficiency(
         blocks, occupancy = trace.kernel_use.blocks_per_sm[place], trace.kernel_use.occupancy_percent[place]
         on_tensor_cores_ns = int((ends - starts)[named[trace.name_id[rows]]].sum())
         name = device_name(trace, device.index)
+        peaks = {} if name is None else peaks_of(name)
+        launched = _begun(trace, steps, calls) & (calls.device == device.index)
         found.append(
             Efficiency(
                 device=str(device.index),
                 sm_efficiency=_at_work(starts[told], ends[told], blocks, end_ns - start_ns),
                 occupancy=_mean_occupancy(ends[told] - starts[told], occupancy),
                 tensor_core_ratio=on_tensor_cores_ns / kernel_ns if told.size and kernel_ns else None,
-                peak_flops={} if name is None else peaks_of(name),
+                peak_flops=peaks,
+                arithmetic=_arithmetic(trace, calls, launched, steps, end_ns - start_ns, peaks),
             )
         )
     return found
+
+
+def arithmetic_quality(trace: Trace, calls: ArithmeticCalls, efficiency: Sequence[Efficiency]) -> list[Quality]:
+    """Notes on figures of arithmetic that are absent, or too small; none where the trace recorded no shapes.
+
+    Args:
+        trace: the trace.
+        calls: its :func:`~lightning_perf.measure.arithmetic.arithmetic_calls`.
+        efficiency: its :func:`measure_efficiency`.
+    """
+    notes = []
+    computing = [one for one in efficiency if one.arithmetic is not None and one.arithmetic.flops is not None]
+    unknown = [one.device for one in computing if one.device != CPU and not one.peak_flops]
+    if unknown:
+        named = {_called(trace, index) for index in unknown}
+        text = f"No peak FLOP/s is known for {', '.join(sorted(named))}; figures that need it are absent."
+        notes.append(Quality(code="unknown_device_peak", message=text, count=len(unknown)))
+    uncounted = calls.rows[~calls.known()]
+    if calls.recorded and uncounted.size:
+        names = sorted({trace.names[name] for name in trace.name_id[uncounted].tolist()})
+        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        text = (
+            f"The FLOPs of {units.count(uncounted.size)} of {units.count(calls.rows.size)} operators that multiply "
+            f"matrices are unknown ({shown}); achieved FLOP/s leave them out."
+        )
+        notes.append(Quality(code="uncounted_flops", message=text, count=int(uncounted.size)))
+    return notes
+
+
+def _called(trace: Trace, index: str) -> str:
+    return device_name(trace, int(index)) or f"device {index}, which the trace does not name"
+
+
+def _host_efficiency(trace: Trace, steps: Sequence[HostStep], calls: ArithmeticCalls) -> list[Efficiency]:
+    """Of the host, unless it launched work of which the trace has no record: the arithmetic was not its own then."""
+    launching = np.array([_LAUNCH.search(name) is not None for name in trace.names], dtype=np.bool_)[trace.name_id]
+    if np.any(launching & ((trace.category == Category.RUNTIME) | (trace.category == Category.DRIVER))):
+        return []
+    complete = [step for step in steps if step.complete]
+    host = np.flatnonzero(np.isin(trace.category, HOST))
+    if complete:
+        window_ns = complete[-1].end_ns - complete[0].start_ns
+    else:
+        window_ns = int(trace.end_ns[host].max() - trace.start_ns[host].min()) if host.size else 0
+    arithmetic = _arithmetic(trace, calls, _begun(trace, steps, calls), steps, window_ns, {})
+    if arithmetic is None:
+        return []
+    return [Efficiency(device=CPU, sm_efficiency=None, occupancy=None, tensor_core_ratio=None, arithmetic=arithmetic)]
+
+
+def _begun(trace: Trace, steps: Sequence[HostStep], calls: ArithmeticCalls) -> npt.NDArray[np.bool_]:
+    """Which calls begin in the complete steps; all where there are none."""
+    complete = [step for step in steps if step.complete]
+    starts = trace.start_ns[calls.rows]
+    if not complete:
+        return np.ones(starts.size, dtype=np.bool_)
+    inside: npt.NDArray[np.bool_] = (starts >= complete[0].start_ns) & (starts < complete[-1].end_ns)
+    return inside
+
+
+def _arithmetic(
+    trace: Trace,
+    calls: ArithmeticCalls,
+    chosen: npt.NDArray[np.bool_],
+    steps: Sequence[HostStep],
+    window_ns: int,
+    peaks: Mapping[str, float],
+) -> Arithmetic | None:
+    """What some calls computed in a window; None where there are none, or no shapes were recorded."""
+    if not calls.recorded or not chosen.any():
+        return None
+    flops = calls.flops(chosen)
+    complete = sum(step.complete for step in steps)
+    per_s = None if flops is None or window_ns <= 0 else flops / window_ns * 1e9
+    by_dtype = {dtype: calls.flops(chosen & calls.of_dtype(dtype)) or 0 for dtype in calls.dtypes()}
+    dtype = max(by_dtype, key=lambda one: by_dtype[one]) if flops else None
+    if dtype == "float32" and "tf32" in peaks and _on_tensor_cores(trace, calls, chosen & calls.of_dtype(dtype)):
+        dtype = "tf32"
+    peak = peaks.get(dtype) if dtype is not None else None
+    return Arithmetic(
+        flops=flops,
+        flops_per_step=flops / complete if flops is not None and complete else None,
+        achieved_flops_per_s=per_s,
+        mfu=per_s / peak if per_s is not None and peak else None,
+        flops_dtype=dtype,
+        uncounted_calls=int(np.count_nonzero(chosen & ~calls.known())),
+    )
+
+
+def _on_tensor_cores(trace: Trace, calls: ArithmeticCalls, chosen: npt.NDArray[np.bool_]) -> bool:
+    """Whether the kernels of some calls ran on tensor cores for most of their time."""
+    rows = np.flatnonzero((calls.call_of != NO_CALL) & (trace.category == Category.KERNEL))
+    rows = rows[chosen[calls.call_of[rows]]]
+    named = np.array([uses_tensor_cores(name) for name in trace.names], dtype=np.bool_)[trace.name_id[rows]]
+    return int(trace.duration_ns[rows[named]].sum()) > _MOST * int(trace.duration_ns[rows].sum())
 
 
 def device_name(trace: Trace, index: int) -> str | None:

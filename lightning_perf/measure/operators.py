@@ -9,6 +9,7 @@ import numpy as np
 
 from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int64s, Trace
 from lightning_perf.measure.analysis import Module, ModuleSource, Operator
+from lightning_perf.measure.arithmetic import ArithmeticCalls
 from lightning_perf.measure.backward import Backward, backward_work, backward_work_around
 from lightning_perf.measure.tally import OTHERS, DeviceCalls, tally
 from lightning_perf.names import label
@@ -24,7 +25,13 @@ _RANGE: Final = re.compile(r"ProfilerStep\s*#|enumerate\(Data|Optimizer\.(?:step
 
 
 def measure_operators(
-    trace: Trace, calls: DeviceCalls, backward: Backward, *, by_shape: bool, limit: int | None
+    trace: Trace,
+    calls: DeviceCalls,
+    backward: Backward,
+    *,
+    by_shape: bool,
+    limit: int | None,
+    arithmetic: ArithmeticCalls | None = None,
 ) -> list[Operator]:
     """Operators by name, or by name and input shapes, the most expensive (host and device time) first.
 
@@ -37,6 +44,7 @@ def measure_operators(
         backward: its :func:`~lightning_perf.measure.backward.match_backward`.
         by_shape: one row for each combination of input shapes.
         limit: operators to keep; the others are summed in a row :data:`~lightning_perf.measure.tally.OTHERS`.
+        arithmetic: its :func:`~lightning_perf.measure.arithmetic.arithmetic_calls`; without it no row has ``flops``.
     """
     rows = operator_rows(trace)
     shapes, shape_of = _shapes(trace)
@@ -44,6 +52,7 @@ def measure_operators(
     keys += shape_of[trace.input_id[rows]] if by_shape else 0
     work_ns, known = _device_work(trace)
     later = backward_work(trace, backward, calls) if len(backward) else None
+    flops = {} if arithmetic is None else arithmetic.flops_by(keys[np.searchsorted(rows, arithmetic.rows)])
     found = []
     for sums in tally(trace, rows, keys, calls, limit, later):
         name, shape = (None, None) if sums.key is None else divmod(sums.key, len(shapes))
@@ -60,21 +69,30 @@ def measure_operators(
                 device_us=sums.device_ns / 1000 if known else None,
                 backward_us=sums.backward_ns / 1000 if later else None,
                 backward_device_us=sums.backward_device_ns / 1000 if later and known else None,
+                flops=_taken(flops, sums.key),
             )
         )
-    if work_ns:
-        found.append(
-            Operator(
-                name=NO_OPERATOR,
-                calls=0,
-                self_us=0.0,
-                total_us=0.0,
-                launches=None,
-                self_device_us=work_ns / 1000,
-                device_us=work_ns / 1000,
-            )
-        )
-    return found
+    return [*found, _without_operator(work_ns)] if work_ns else found
+
+
+def _without_operator(work_ns: int) -> Operator:
+    """The row of device work that no operator launched."""
+    return Operator(
+        name=NO_OPERATOR,
+        calls=0,
+        self_us=0.0,
+        total_us=0.0,
+        launches=None,
+        self_device_us=work_ns / 1000,
+        device_us=work_ns / 1000,
+    )
+
+
+def _taken(flops: dict[int, int], key: int | None) -> int | None:
+    """What a row computes; the last row, without a key, has what is left."""
+    if key is not None:
+        return flops.pop(key, None)
+    return sum(flops.values()) if flops else None
 
 
 def _shapes(trace: Trace) -> tuple[list[str | None], Int64s]:

@@ -16,10 +16,8 @@ import numpy as np
 from lightning_perf import units
 from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int64s, Trace
 from lightning_perf.measure.analysis import Quality
-from lightning_perf.measure.efficiency import device_name
 from lightning_perf.measure.kernels import is_graph_launch
 from lightning_perf.measure.launches import NO_LAUNCH
-from lightning_perf.measure.peaks import peaks_of
 from lightning_perf.measure.steps import HostStep
 
 UNRELIABLE_SHARE: Final = 0.05
@@ -67,7 +65,6 @@ def trace_quality(trace: Trace, steps: Sequence[HostStep], launches: Int64s) -> 
             lambda: _negative_latency(trace, launches, operations),
             lambda: _launches_without_kernel(trace, operations),
             lambda: _graphs_without_kernels(trace, launches, operations),
-            lambda: _unknown_devices(trace, operations),
         )
         notes += [note for check in checks if (note := check()) is not None]
     return notes
@@ -191,16 +188,6 @@ def _calls(trace: Trace, wanted: Callable[[str], bool]) -> Int64s:
     """Rows of the runtime's and driver's calls whose name is wanted."""
     of_name = np.array([wanted(name) for name in trace.names], dtype=np.bool_)[trace.name_id]
     return np.flatnonzero(of_name & ((trace.category == Category.RUNTIME) | (trace.category == Category.DRIVER)))
-
-
-def _unknown_devices(trace: Trace, operations: Int64s) -> Quality | None:
-    """Devices that ran something and whose peak is in no table."""
-    names = {device_name(trace, index) for index in np.unique(trace.device[operations]).tolist()}
-    unknown = sorted(name for name in names if name is not None and not peaks_of(name))
-    if not unknown:
-        return None
-    text = f"No peak FLOP/s is known for {', '.join(unknown)}; figures that need it are absent."
-    return Quality(code="unknown_device_peak", message=text, count=len(unknown))
 
 
 def _unreliable(count: int, size: int) -> bool:

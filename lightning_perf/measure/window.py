@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from lightning_perf.decode.trace import Trace
 from lightning_perf.measure.analysis import Quality, Step, Window
+from lightning_perf.measure.arithmetic import arithmetic_calls
 from lightning_perf.measure.backward import match_backward
 from lightning_perf.measure.collectives import measure_collectives
 from lightning_perf.measure.devices import device_work, measure_device
-from lightning_perf.measure.efficiency import measure_efficiency
+from lightning_perf.measure.efficiency import arithmetic_quality, measure_efficiency
 from lightning_perf.measure.kernels import measure_copies, measure_kernels
 from lightning_perf.measure.launches import launch_rows
 from lightning_perf.measure.memory import measure_memory
@@ -34,6 +35,8 @@ def measure_trace(trace: Trace, *, by_shape: bool = False, limit: int | None = R
     steps = host_steps(trace, launches)
     calls = device_calls(trace, launches)
     backward = match_backward(trace)
+    arithmetic = arithmetic_calls(trace, launches)
+    efficiency = measure_efficiency(trace, work, steps, launches, arithmetic)
     return Window(
         rank=trace.rank,
         trace=trace.path,
@@ -56,11 +59,12 @@ def measure_trace(trace: Trace, *, by_shape: bool = False, limit: int | None = R
         quality=[
             *(Quality(code=note.code, message=note.message, count=note.count) for note in trace.quality),
             *trace_quality(trace, steps, launches),
+            *arithmetic_quality(trace, arithmetic, efficiency),
         ],
-        operators=measure_operators(trace, calls, backward, by_shape=by_shape, limit=limit),
+        operators=measure_operators(trace, calls, backward, by_shape=by_shape, limit=limit, arithmetic=arithmetic),
         kernels=measure_kernels(trace, launches, busy_ns=sum(device.busy.total for device in work), limit=limit),
         modules=measure_modules(trace, calls, backward, limit=limit),
         collectives=measure_collectives(trace, launches),
         copies=measure_copies(trace),
-        efficiency=measure_efficiency(trace, work, steps, launches),
+        efficiency=efficiency,
     )
