@@ -37,7 +37,7 @@ def pageable_to_device(trace: Trace) -> Booleans:
     """Which events are a device's copies out of pageable memory."""
     copies: Booleans = trace.category == Category.MEMCPY
     rows = np.flatnonzero(copies)
-    copies[rows] = _matching(trace, rows, _TO_DEVICE) & _matching(trace, rows, _PAGEABLE)
+    copies[rows] = matching(trace, rows, _TO_DEVICE) & matching(trace, rows, _PAGEABLE)
     return copies
 
 
@@ -54,19 +54,20 @@ def blocking_calls(trace: Trace, launches: Int64s, synchronising: Int64s) -> Blo
         synchronising: rows of the calls that block by their name, by start.
     """
     copies = np.flatnonzero((trace.category == Category.MEMCPY) & (launches != NO_LAUNCH))
-    to_device = _matching(trace, copies, _TO_DEVICE)
-    to_host = _matching(trace, copies, _TO_HOST)
-    staged = _matching(trace, copies, _PAGEABLE) & (trace.duration_ns[launches[copies]] > SHORTEST_STAGING_NS)
+    to_device = matching(trace, copies, _TO_DEVICE)
+    to_host = matching(trace, copies, _TO_HOST)
+    staged = matching(trace, copies, _PAGEABLE) & (trace.duration_ns[launches[copies]] > SHORTEST_STAGING_NS)
     calls = launches[copies]
     profilers = _profilers_own(trace, launches, synchronising)
     rows = np.union1d(calls[staged & (to_device | to_host)], np.setdiff1d(synchronising, profilers))
     moved_in = np.unique(calls[to_device])
-    of_stream = ~_matching(trace, rows, _DEVICE_SYNC)
+    of_stream = ~matching(trace, rows, _DEVICE_SYNC)
     transfer = np.isin(rows, moved_in) | (of_stream & np.isin(_call_before(trace, rows), moved_in))
     return Blocking(rows=rows, transfer=transfer, profilers=profilers)
 
 
-def _matching(trace: Trace, rows: Int64s, pattern: re.Pattern[str]) -> Booleans:
+def matching(trace: Trace, rows: Int64s, pattern: re.Pattern[str]) -> Booleans:
+    """In which of some rows' names a pattern is found; each name is looked at once."""
     ids, place = np.unique(trace.name_id[rows], return_inverse=True)
     found = np.array([pattern.search(trace.names[name]) is not None for name in ids.tolist()], dtype=np.bool_)
     matching: Booleans = found[place.reshape(-1)]
@@ -79,7 +80,7 @@ def _profilers_own(trace: Trace, launches: Int64s, synchronising: Int64s) -> Int
     used = launches[launches != NO_LAUNCH]
     if last.size == 0 or (used.size and trace.start_ns[used].max() > trace.start_ns[last[0]]):
         return last[:0]
-    return last[_matching(trace, last, _DEVICE_SYNC)]
+    return last[matching(trace, last, _DEVICE_SYNC)]
 
 
 def _call_before(trace: Trace, rows: Int64s) -> Int64s:

@@ -14,6 +14,7 @@ import numpy as np
 
 from lightning_perf.decode.trace import Category, Int8s, Int32s, Int64s, Trace
 from lightning_perf.measure.blocking import Blocking, blocking_calls
+from lightning_perf.measure.closures import Closures, Part, closures
 from lightning_perf.measure.intervals import Intervals, union
 from lightning_perf.measure.labels import Kind, inherited, meaning
 from lightning_perf.measure.launches import NO_LAUNCH
@@ -31,6 +32,11 @@ _ENCLOSING_ORDER[[Kind.COMMUNICATION, Kind.GC]] = (7, 8)
 """So do ranges of the loop, where they take the same time to the nanosecond."""
 
 NO_ACTIVITY: Final = 0
+_ACTIVITIES: Final = ("", "transfer", "optimizer", "forward", "backward")
+"""Activities whose numbers are the same for all traces."""
+_TRANSFER, _BACKWARD = _ACTIVITIES.index("transfer"), _ACTIVITIES.index("backward")
+_NAMES: Final[dict[Part, str]] = {Part.UPDATE: "optimizer", Part.FORWARD: "forward", Part.BACKWARD: "backward"}
+_ACTIVITY_OF_PART: Final = np.array([_ACTIVITIES.index(_NAMES[part]) for part in Part], dtype=np.int32)
 _BEGINNING: Final = np.iinfo(np.int64).min
 _INHERITED: Final = inherited()
 _WEAK: Final = (Kind.PYTHON, Kind.TRANSFER)
@@ -113,7 +119,6 @@ class Host:
         threads = [one for one in dict.fromkeys((thread, self.main)) if one is not None]
         lines = [self.timeline(one) for one in threads]
         times = distinct(self.overhead.times, *(line.times for line in lines))
-        backward = self.activities.index("backward") if "backward" in self.activities else -1
         kind = np.zeros(times.size, dtype=np.int8)
         activity = np.zeros(times.size, dtype=np.int32)
         for line in lines:
@@ -121,7 +126,7 @@ class Host:
             here = line.kind[place]
             # A step of the optimizer that runs the whole batch waits here for autograd's thread.
             here = np.where(
-                (here == Kind.OPTIMIZER) & (kind > Kind.NOTHING) & (activity == backward), Kind.PYTHON, here
+                (here == Kind.OPTIMIZER) & (kind > Kind.NOTHING) & (activity == _BACKWARD), Kind.PYTHON, here
             )
             wins = here > kind
             told = line.activity[place] != NO_ACTIVITY
@@ -159,7 +164,7 @@ def read_host(trace: Trace, launches: Int64s, steps: Iterable[HostStep]) -> Host
     own, own_activity, activities = _meanings(trace, (*HOST, Category.OVERHEAD))
     blocking = blocking_calls(trace, launches, rows[own[rows] == Kind.SYNC])
     own[blocking.rows] = np.where(blocking.transfer, Kind.TRANSFER, Kind.SYNC)
-    own_activity[blocking.rows[blocking.transfer]] = activities.index("transfer")
+    own_activity[blocking.rows[blocking.transfer]] = _TRANSFER
     own[blocking.profilers] = Kind.PROFILER
     longest = max(steps, key=lambda step: step.end_ns - step.start_ns, default=None)
     return Host(
@@ -181,7 +186,7 @@ def _meanings(trace: Trace, categories: Iterable[Category]) -> tuple[Int8s, Int3
     occurs[trace.category, trace.name_id] = True
     kinds = np.zeros(shape, dtype=np.int8)
     numbers = np.zeros(shape, dtype=np.int32)
-    activities = {"": NO_ACTIVITY, "transfer": 1}
+    activities = {activity: number for number, activity in enumerate(_ACTIVITIES)}
     for category in categories:
         for name in np.flatnonzero(occurs[category]).tolist():
             kind, activity = meaning(category, trace.names[name])
@@ -217,9 +222,14 @@ def _timeline(host: Host, thread: ThreadId) -> Timeline:
     if of_autograd:  # its operators say nothing that is not known already
         own = np.where(autograd, np.int8(Kind.OPERATOR), own)
         activity = np.where(autograd, np.int32(NO_ACTIVITY), activity)
-    outside = host.activities.index("backward") if of_autograd else NO_ACTIVITY
+    outside = _BACKWARD if of_autograd else NO_ACTIVITY
+    passes = closures(trace, host.own, rows, host.rows)
+    if passes is not None:
+        activity[np.isin(rows, passes.rows)] = len(host.activities)  # until the part is known
     telling = (own > Kind.LAUNCH) | (activity != NO_ACTIVITY)
     words = _nested(*_outermost_first(trace, rows[telling], own[telling], activity[telling]), outside)
+    if passes is not None:
+        words = _in_parts(words, passes, len(host.activities))
     plain = [_covered(trace, rows[own == kind]) for kind in (Kind.PYTHON, Kind.OPERATOR, Kind.LAUNCH)]
     times = distinct(words.times, *(edge for one in plain for edge in (one.starts, one.ends)))
     place = words.at(times)
@@ -228,6 +238,16 @@ def _timeline(host: Host, thread: ThreadId) -> Timeline:
         kind = np.where(_inside(one, times) & (kind < present), np.int8(present), kind)
     activity = np.where(kind == Kind.NOTHING, np.int32(NO_ACTIVITY), activity)
     return _shortened(times, kind, activity)
+
+
+def _in_parts(words: Timeline, passes: Closures, unknown: int) -> Timeline:
+    """A timeline with what an optimizer's step was doing where it is the innermost: its activity is unknown so far."""
+    times = distinct(words.times, passes.times)
+    place = words.at(times)
+    kind, activity, part = words.kind[place], words.activity[place], passes.at(times)
+    within = activity == unknown
+    kind = np.where(within & (kind == Kind.OPTIMIZER) & (part != Part.UPDATE), np.int8(Kind.PYTHON), kind)
+    return Timeline(times, kind, np.where(within, _ACTIVITY_OF_PART[part], activity))
 
 
 def _outermost_first(trace: Trace, rows: Int64s, own: Int8s, activity: Int32s) -> tuple[Int64s, Int64s, Int8s, Int32s]:

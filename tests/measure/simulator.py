@@ -41,6 +41,9 @@ CONTEXTS: dict[str, dict[Labels, tuple[str, str, str]]] = {
         "lightning": ("[pl][profile][LightningModule]Net.optimizer_step", "optimizer", "optimizer"),
         "plain": ("Optimizer.step#SGD.step", "optimizer", "optimizer"),
     },
+    "zero_grad": dict.fromkeys(
+        ("ours", "lightning", "plain"), ("Optimizer.zero_grad#SGD.zero_grad", "optimizer", "optimizer")
+    ),
     "callback": {
         "ours": ("perf/callbacks/EarlyStopping.on_train_batch_end", "callbacks", "EarlyStopping.on_train_batch_end"),
         "lightning": (
@@ -81,14 +84,78 @@ class Doing:
 
 
 @dataclass
+class Context:
+    """A range of the loop: the cause of generic work in it, and the activity."""
+
+    cause: str
+    activity: str
+
+    def at(self, time: int) -> tuple[str, str]:
+        return self.cause, self.activity
+
+
+@dataclass
+class PlainStep(Context):
+    """A step of the optimizer in a trace without labels: what it does becomes clear only when it is over.
+
+    ``autograd`` has starts and ends of autograd's events in it, ``operators`` the other operators' starts, in order.
+    """
+
+    autograd: list[tuple[int, int]] = field(default_factory=list)
+    operators: list[int] = field(default_factory=list)
+
+    def at(self, time: int) -> tuple[str, str]:
+        before = [end for start, end in self.autograd if start <= time]
+        after = [start for start, _ in self.autograd if start > time]
+        if before and time < before[-1]:
+            return "", "backward"
+        if not after:
+            return self.cause, self.activity
+        if before and not any(before[-1] <= start < after[0] for start in self.operators):
+            return "", "backward"
+        return "", "forward"
+
+
+@dataclass
 class Span:
-    """What a thread was doing, and what the main thread showed meanwhile."""
+    """What a thread was doing, and in which ranges it and the main thread were."""
 
     start: int
     end: int
     thread: int
-    doing: Doing
-    main: Doing
+    action: str
+    activity: str
+    contexts: list[Context]
+    main_contexts: list[Context]
+
+    @property
+    def doing(self) -> Doing:
+        return doing(self.start, self.action, self.activity, self.contexts)
+
+    @property
+    def main(self) -> Doing:
+        """What the main thread showed meanwhile."""
+        if self.thread == MAIN:
+            return self.doing
+        action = self.action if self.action == "profiler" else "python"
+        return doing(self.start, action, "", self.main_contexts)
+
+
+def doing(time: int, action: str, activity: str, contexts: list[Context]) -> Doing:
+    """What an action is inside some ranges."""
+    around = [context.at(time) for context in contexts]
+    causes = [cause for cause, _ in around]
+    told = next((name for _, name in reversed(around) if name), "host")
+    swallowing = next((cause for cause in causes if cause in SWALLOWS), None)
+    if action in ("gc", "profiler"):
+        return Doing(action, told)
+    if swallowing:
+        return Doing(swallowing, told)
+    if action == "transfer" or (action == "sync" and "transfer" in causes):
+        return Doing("transfer", activity if told == "host" and activity else told)
+    if action in GENERIC and causes and causes[-1]:
+        return Doing(causes[-1], told)
+    return Doing(action, told)
 
 
 @dataclass
@@ -100,8 +167,12 @@ class Work:
     call_start: int
     call_end: int
     thread: int
-    activity: str
+    contexts: list[Context]
     staged: bool = False
+
+    @property
+    def activity(self) -> str:
+        return doing(self.call_start, *(("transfer",) * 2 if self.staged else ("launch", "")), self.contexts).activity
 
 
 @dataclass
@@ -116,14 +187,18 @@ class Wait:
 
 @dataclass
 class Machine:
-    """Runs a program. ``trace`` is what a profiler would have written of it."""
+    """Runs a program. ``trace`` is what a profiler would have written of it.
+
+    ``autograd`` is the thread of the backward pass: on a CPU it is the one that calls it.
+    """
 
     labels: Labels = "plain"
+    autograd: int = BACKWARD
     trace: TraceBuilder = field(default_factory=TraceBuilder)
     now: int = 0
     thread: int = MAIN
-    contexts: list[tuple[str, str]] = field(default_factory=list)
-    main_contexts: list[tuple[str, str]] = field(default_factory=list)
+    contexts: list[Context] = field(default_factory=list)
+    main_contexts: list[Context] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     works: list[Work] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
@@ -153,9 +228,11 @@ class Machine:
             return
         name, cause, activity = CONTEXTS[context][self.labels]
         start = self.now
-        self.contexts.append((cause, activity))
+        plain = context == "optimizer" and self.labels == "plain"
+        around = self.contexts
+        self.contexts = [*around, PlainStep(cause, activity) if plain else Context(cause, activity)]
         self.run(program)
-        self.contexts.pop()
+        self.contexts = around
         self.trace.range(name, start, self.now, tid=self.thread)
 
     def python(self, ns: int) -> None:
@@ -179,12 +256,13 @@ class Machine:
         self.inside("collective", [launch])
 
     def backward(self, program: list[Instruction]) -> None:
-        """The backward pass, on its own thread, while the main thread waits."""
+        """The backward pass, in most cases on its own thread, while the main thread waits."""
         start, name = self.now, {"ours": "perf/backward", "lightning": "[pl][profile][Strategy]S.backward"}
-        self.thread = BACKWARD
+        self.thread = self.autograd
         around = self.contexts
+        steps = [context for context in around if isinstance(context, PlainStep)]
         if self.labels in name:
-            self.main_contexts = [*around, ("", "backward")]
+            self.main_contexts = [*around, Context("", "backward")]
         else:
             self.main_contexts = around
         for instruction in program:
@@ -192,10 +270,13 @@ class Machine:
                 self.contexts = self.main_contexts
                 self.run([instruction])
                 continue
-            self.contexts = [*self.main_contexts, ("", "backward")]
+            self.contexts = [*self.main_contexts, Context("", "backward")]
             begin = self.now
+            self._pass(1, "launch")
             self.run([instruction])
-            self.trace.op("autograd::engine::evaluate_function: MmBackward0", begin, self.now, tid=BACKWARD)
+            self.trace.op("autograd::engine::evaluate_function: MmBackward0", begin, self.now, tid=self.thread)
+            if steps:
+                steps[-1].autograd.append((begin, self.now))
         self.contexts, self.thread, self.main_contexts = around, MAIN, []
         if self.labels in name:
             self.trace.range(name[self.labels], start, self.now)
@@ -238,7 +319,7 @@ class Machine:
             self._call_out("cudaMemcpyAsync", end + RETURN - start, "transfer", "transfer")
             self._device(
                 "Memcpy HtoD (Pageable -> Device)",
-                Work(begin, end, start, self.now, self.thread, self._doing("transfer", "transfer").activity, True),
+                Work(begin, end, start, self.now, self.thread, self.contexts, staged=True),
                 COMPUTE,
                 "gpu_memcpy",
             )
@@ -281,7 +362,7 @@ class Machine:
         begin = max(start + 1 + latency, self.ready.get(COMPUTE, 0))
         for pause, ns in kernels:
             begin += pause
-            work = Work(begin, begin + ns, start, self.now, self.thread, self._activity())
+            work = Work(begin, begin + ns, start, self.now, self.thread, self.contexts)
             self._device("gemm", work, COMPUTE, "kernel")
             begin += ns
         self._trace_call("cudaGraphLaunch", start)
@@ -290,35 +371,16 @@ class Machine:
 
     def _operator(self, name: str, body: Any) -> None:
         start = self.now
+        if self.thread == MAIN:
+            for context in self.contexts:
+                if isinstance(context, PlainStep):
+                    context.operators.append(start)
         body()
         self.trace.op(name, start, self.now, tid=self.thread)
 
-    def _activity(self) -> str:
-        return next((activity for _, activity in reversed(self.contexts) if activity), "host")
-
-    def _doing(self, action: str, activity: str = "") -> Doing:
-        causes = [cause for cause, _ in self.contexts]
-        swallowing = next((cause for cause in causes if cause in SWALLOWS), None)
-        if action in ("gc", "profiler"):
-            return Doing(action, self._activity())
-        if swallowing:
-            return Doing(swallowing, self._activity())
-        if action == "transfer" or (action == "sync" and "transfer" in causes):
-            told = self._activity()
-            return Doing("transfer", activity if told == "host" and activity else told)
-        if action in GENERIC and causes and causes[-1]:
-            return Doing(causes[-1], self._activity())
-        return Doing(action, self._activity())
-
     def _pass(self, ns: int, action: str, activity: str = "") -> None:
-        doing = self._doing(action, activity)
-        main = doing
-        if self.thread != MAIN:
-            mine, self.contexts = self.contexts, self.main_contexts
-            main = self._doing(action if action == "profiler" else "python")
-            self.contexts = mine
-        self.spans.append(Span(self.now, self.now + ns, self.thread, doing, main))
-        self.now += ns
+        start, self.now = self.now, self.now + ns
+        self.spans.append(Span(start, self.now, self.thread, action, activity, self.contexts, self.main_contexts))
 
     def _trace_call(self, name: str, start: int) -> None:
         self.trace.range(name, start, self.now, cat="cuda_runtime", tid=self.thread, correlation=self.correlation)
@@ -342,7 +404,7 @@ class Machine:
         self.correlation += 1
         self._trace_call(call, start)
         begin = max(start + 1 + latency, self.ready.get(stream, 0)) + late
-        work = Work(begin, begin + ns, start, self.now, self.thread, self._activity())
+        work = Work(begin, begin + ns, start, self.now, self.thread, self.contexts)
         self._device(name, work, stream, cat)
         return begin + ns
 

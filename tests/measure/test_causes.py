@@ -176,7 +176,7 @@ CASES = {
             (1_000, 100_000),
             tid=BACKWARD,
         ),
-        BEGUN | {("optimizer", "optimizer"): 100, ("launch", "backward"): 700},
+        BEGUN | {("python", "forward"): 100, ("launch", "backward"): 700},
     ),
     "another thread is no cause": (
         launched(

@@ -10,8 +10,7 @@ Where a trace with the case stands elsewhere already, the table says where; "of 
                                                             "the profiler's own last synchronise"
  4 a full queue holds the host up in launch calls           test_a_full_queue_is_no_slow_launching
  5 the optimizer's step runs forward and backward           test_forward_and_backward_inside_the_optimizers_step,
-                                                            test_window: PHASE_CASES; test_causes:
-                                                            "inside the optimizer's step, without labels"
+                                                            test_window: PHASE_CASES; without labels: test_closures
  6 the device has copies of the host's ranges               test_the_devices_copies_of_ranges_count_for_nothing,
                                                             test_window: "a device's copy of a step is no step"
  7 a first step unlike the others, a last one without batch test_quality: "a slow first step", "a last step without a

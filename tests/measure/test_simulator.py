@@ -13,6 +13,7 @@ from lightning_perf.decode.reader import read_trace
 from lightning_perf.measure.window import measure_trace
 from tests.measure.laws import assert_conserved, ns
 from tests.measure.simulator import COMPUTE, COPY, Machine
+from tests.traces import BACKWARD, MAIN
 
 short = st.integers(1, 4_000)
 long = st.integers(1, 60_000)
@@ -58,10 +59,11 @@ ranges = st.one_of(
         st.lists(
             st.one_of(
                 plain_work,
-                st.tuples(st.just("inside"), st.just("forward"), programs),
+                st.tuples(st.just("inside"), st.sampled_from(["forward", "data", "zero_grad"]), programs),
+                st.tuples(st.just("backward"), programs),
                 st.tuples(st.just("backward"), programs),
             ),
-            max_size=4,
+            max_size=6,
         ),
     ),
 )
@@ -73,8 +75,8 @@ whole = st.lists(st.one_of(steps, steps, st.tuples(st.just("between_steps"), lon
 labels = st.sampled_from(["ours", "lightning", "plain"])
 
 
-def simulate(kind, program):
-    machine = Machine(kind)
+def simulate(kind, program, autograd=BACKWARD):
+    machine = Machine(kind, autograd)
     machine.run(program)
     return machine
 
@@ -96,9 +98,9 @@ def found(window) -> Counter:
 
 
 @settings(max_examples=150, deadline=None)
-@given(kind=labels, program=whole)
-def test_every_planted_cause_is_found(measured, kind, program):
-    machine = simulate(kind, program)
+@given(kind=labels, program=whole, autograd=st.sampled_from([BACKWARD, BACKWARD, MAIN]))
+def test_every_planted_cause_is_found(measured, kind, program, autograd):
+    machine = simulate(kind, program, autograd)
     window = measured(machine.trace)
     assert ns(window.duration_us) == machine.window()[1] - machine.window()[0]
     assert found(window) == machine.truth()
