@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.top,
                 csv=options.csv,
                 by_shape=options.group_by_shape,
+                by_call_site=options.group_by_call_site,
             )
         return analyze_command(options.paths, options.json)
     except PerfError as error:
@@ -77,14 +78,24 @@ def analyze_command(paths: Sequence[str], json_target: str | None) -> int:
 
 
 def table_command(
-    paths: Sequence[str], name: TableName, sort: str | None, top: int | None, *, csv: bool, by_shape: bool
+    paths: Sequence[str],
+    name: TableName,
+    sort: str | None,
+    top: int | None,
+    *,
+    csv: bool,
+    by_shape: bool,
+    by_call_site: bool,
 ) -> int:
     """Analyse traces; print one table of each, or one CSV file of all."""
+    from lightning_perf.measure.call_sites import NO_STACKS
     from lightning_perf.pipeline import analyze
     from lightning_perf.report.tables import TOP, table_of, table_text, tables_csv
 
     failures: list[PerfError] = []
-    analysis = analyze(paths, on_error=_collect(failures), by_shape=by_shape, all_rows=True)
+    analysis = analyze(paths, on_error=_collect(failures), by_shape=by_shape, by_call_site=by_call_site, all_rows=True)
+    for note in (note for window in analysis.windows for note in window.quality if note.code == NO_STACKS):
+        _complain(note.message)
     top = top if top is not None or csv else TOP
     tables = [table_of(window, name, sort=sort, top=top) for window in analysis.windows]
     if csv:
@@ -104,7 +115,7 @@ def _collect(failures: list[PerfError]) -> Callable[[PerfError], None]:
     return fail
 
 
-def _complain(error: PerfError) -> None:
+def _complain(error: PerfError | str) -> None:
     print(f"lightning-perf: {error}", file=sys.stderr)
 
 
@@ -128,6 +139,11 @@ def _parser() -> argparse.ArgumentParser:
     tables.add_argument("--sort", metavar="COLUMN", help="column to sort by (default: the most expensive one)")
     tables.add_argument("--top", metavar="N", type=_rows, help="rows to show (default: 20, with --csv all)")
     tables.add_argument("--group-by-shape", action="store_true", help="list operators by name and input shapes")
+    tables.add_argument(
+        "--group-by-call-site",
+        action="store_true",
+        help="list operators by name and the function of your code that called them (traces with Python stacks)",
+    )
     tables.add_argument("--csv", action="store_true", help="print raw values with full names")
     analyze.set_defaults(complain=analyze.error)
     return parser
@@ -147,15 +163,16 @@ def _check(options: argparse.Namespace) -> None:
     """End with a usage error where options do not go together."""
     if options.table is None:
         given = {"--sort": options.sort, "--top": options.top, "--csv": options.csv}
-        given["--group-by-shape"] = options.group_by_shape
+        given |= {"--group-by-shape": options.group_by_shape, "--group-by-call-site": options.group_by_call_site}
         for option, value in given.items():
             if value:
                 options.complain(f"argument {option}: only with --table; add --table {'|'.join(_TABLES)}")
         return
     if options.json is not None:
         options.complain("argument --table: not with --json, which holds all tables; leave one of them out")
-    if options.group_by_shape and options.table != "operators":
-        options.complain("argument --group-by-shape: only with --table operators")
+    for option in ("group_by_shape", "group_by_call_site"):
+        if getattr(options, option) and options.table != "operators":
+            options.complain(f"argument --{option.replace('_', '-')}: only with --table operators")
     if options.sort is not None:
         from lightning_perf.report.tables import sort_names
 

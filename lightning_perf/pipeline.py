@@ -34,6 +34,7 @@ def analyze(
     *,
     on_error: Callable[[TraceError], None] | None = None,
     by_shape: bool = False,
+    by_call_site: bool = False,
     all_rows: bool = False,
 ) -> Analysis:
     """Analyse a trace file, a folder of traces (searched with its subfolders), or several of them.
@@ -45,6 +46,8 @@ def analyze(
         on_error: called for each trace that cannot be read, which is then left out. Without it the first
             such trace raises.
         by_shape: one row of the operators for each combination of input shapes that the trace recorded.
+        by_call_site: one row of the operators for each function of the user's code that called them, by the Python
+            stacks that the trace recorded (``with_stack``). A window without has the note ``no_python_stacks``.
         all_rows: keep all operators, kernels and modules; else the cheapest are summed in one row of each.
 
     Returns:
@@ -66,7 +69,7 @@ def analyze(
         except TraceError as error:
             _report(error, on_error)
     windows: list[Window] = []
-    for result in _analyze_all(traces, by_shape=by_shape, all_rows=all_rows):
+    for result in _analyze_all(traces, by_shape=by_shape, by_call_site=by_call_site, all_rows=all_rows):
         if isinstance(result, TraceError):
             _report(result, on_error)
         else:
@@ -75,10 +78,12 @@ def analyze(
     return Analysis(run=run, loop=loop, windows=windows)
 
 
-def _analyze_all(traces: list[Path], *, by_shape: bool, all_rows: bool) -> Iterator[Window | TraceError]:
+def _analyze_all(
+    traces: list[Path], *, by_shape: bool, by_call_site: bool, all_rows: bool
+) -> Iterator[Window | TraceError]:
     """A window or an error for each trace, in order; large ones side by side in processes of their own."""
-    one = functools.partial(analyze_trace, by_shape=by_shape, all_rows=all_rows)
-    elsewhere = functools.partial(analyze_elsewhere, by_shape=by_shape, all_rows=all_rows)
+    one = functools.partial(analyze_trace, by_shape=by_shape, by_call_site=by_call_site, all_rows=all_rows)
+    elsewhere = functools.partial(analyze_elsewhere, by_shape=by_shape, by_call_site=by_call_site, all_rows=all_rows)
     sizes = [trace.stat().st_size if trace.is_file() else 0 for trace in traces]
     large = [trace for trace, size in zip(traces, sizes, strict=True) if size >= WORTH_A_PROCESS_BYTES]
     if len(large) < 2 or (os.cpu_count() or 1) < 2:
@@ -96,7 +101,7 @@ def _or_error(analyze_one: Callable[[Path], Window], trace: Path) -> Window | Tr
         return error
 
 
-def analyze_trace(path: Path, *, by_shape: bool = False, all_rows: bool = False) -> Window:
+def analyze_trace(path: Path, *, by_shape: bool = False, by_call_site: bool = False, all_rows: bool = False) -> Window:
     """Decode and measure one trace file, as :func:`analyze` does.
 
     Raises:
@@ -107,10 +112,12 @@ def analyze_trace(path: Path, *, by_shape: bool = False, all_rows: bool = False)
     from lightning_perf.measure.window import measure_trace
 
     trace = read_trace(path, inputs=by_shape)
-    return measure_trace(trace, by_shape=by_shape, limit=None if all_rows else ROWS)
+    return measure_trace(trace, by_shape=by_shape, by_call_site=by_call_site, limit=None if all_rows else ROWS)
 
 
-def analyze_elsewhere(path: Path, *, by_shape: bool = False, all_rows: bool = False) -> Window:
+def analyze_elsewhere(
+    path: Path, *, by_shape: bool = False, by_call_site: bool = False, all_rows: bool = False
+) -> Window:
     """The same as :func:`analyze_trace` in another process, so that this one's interpreter stays free.
 
     Raises:
@@ -118,7 +125,8 @@ def analyze_elsewhere(path: Path, *, by_shape: bool = False, all_rows: bool = Fa
     """
     from lightning_perf.measure.analysis import Window
 
-    flags = [name for name, given in (("by_shape", by_shape), ("all_rows", all_rows)) if given]
+    given = {"by_shape": by_shape, "by_call_site": by_call_site, "all_rows": all_rows}
+    flags = [name for name, wanted in given.items() if wanted]
     command = [sys.executable, "-m", "lightning_perf.pipeline", str(path), *flags]
     done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)  # noqa: S603 - our own
     if done.returncode:
@@ -130,7 +138,12 @@ def analyze_elsewhere(path: Path, *, by_shape: bool = False, all_rows: bool = Fa
 def _child(path: str, *flags: str) -> int:
     """What the other process does: the window as JSON on stdout, or the error on stderr."""
     try:
-        window = analyze_trace(Path(path), by_shape="by_shape" in flags, all_rows="all_rows" in flags)
+        window = analyze_trace(
+            Path(path),
+            by_shape="by_shape" in flags,
+            by_call_site="by_call_site" in flags,
+            all_rows="all_rows" in flags,
+        )
     except TraceError as error:
         sys.stderr.write(str(error))
         return 1

@@ -165,6 +165,37 @@ def test_group_by_shape(tmp_path: Path) -> None:
     ]
 
 
+def stacked() -> TraceBuilder:
+    built = TraceBuilder().range("net.py(7): forward", 0, 100, cat="python_function")
+    for start, shapes in ((0, [[2, 3]]), (10, [[4]]), (200, [[2, 3]])):
+        built.range("aten::relu", start, start + 5, cat="cpu_op", **{"Input Dims": shapes})
+    return built
+
+
+def test_group_by_call_site(tmp_path: Path) -> None:
+    path = stacked().write(tmp_path)
+    done = run("analyze", path, "--table", "operators", "--group-by-call-site")
+    assert done.stderr == ""
+    assert [(line.split("  ")[:2], line.split()[-1]) for line in done.stdout.splitlines()[4:]] == [
+        (["aten::relu", "net.py(7): forward"], "2"),
+        (["aten::relu", "-"], "1"),
+    ]
+    done = run("analyze", path, "--table", "operators", "--group-by-call-site", "--group-by-shape", "--csv")
+    assert [line.split(",")[1:4] for line in done.stdout.replace('"[[2, 3]]"', "[[2;3]]").splitlines()] == [
+        ["name", "shapes", "call_site"],
+        ["aten::relu", "[[2;3]]", "net.py(7): forward"],
+        ["aten::relu", "[[2;3]]", ""],
+        ["aten::relu", "[[4]]", "net.py(7): forward"],
+    ]
+
+
+def test_group_by_call_site_without_stacks(trace: Path, tmp_path: Path) -> None:
+    done = run("analyze", trace, stacked().write(tmp_path), "--table", "operators", "--group-by-call-site")
+    assert done.returncode == 0
+    assert done.stderr == f"lightning-perf: no Python stacks in {trace}; record with with_stack=True\n"
+    assert done.stdout.startswith(run("analyze", trace, "--table", "operators").stdout)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -172,6 +203,8 @@ def test_group_by_shape(tmp_path: Path) -> None:
         (["--csv"], "argument --csv: only with --table"),
         (["--group-by-shape"], "argument --group-by-shape: only with --table"),
         (["--table", "kernels", "--group-by-shape"], "argument --group-by-shape: only with --table operators"),
+        (["--group-by-call-site"], "argument --group-by-call-site: only with --table"),
+        (["--table", "modules", "--group-by-call-site"], "argument --group-by-call-site: only with --table operators"),
         (["--table", "kernels", "--json", "-"], "argument --table: not with --json"),
         (["--table", "kernels", "--sort", "nope"], "kernels have no column 'nope'; expected one of: name, total, busy"),
         (["--table", "kernels", "--top", "0"], "argument --top: '0'; expected a number of rows, at least 1"),

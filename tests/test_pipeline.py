@@ -54,6 +54,8 @@ def test_the_folder_of_a_run_brings_its_facts(tmp_path: Path) -> None:
 def test_another_process_finds_the_same(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "a.json")
     assert analyze_elsewhere(trace) == analyze_trace(trace)
+    everything = {"by_shape": True, "by_call_site": True, "all_rows": True}
+    assert analyze_elsewhere(trace, **everything) == analyze_trace(trace, **everything) != analyze_trace(trace)
     with pytest.raises(TraceError, match=r"missing\.json: "):
         analyze_elsewhere(tmp_path / "missing.json")
 

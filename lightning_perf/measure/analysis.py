@@ -172,13 +172,15 @@ class TraceMemory(Record, frozen=True, kw_only=True):
 
 
 class Operator(Record, frozen=True, kw_only=True):
-    """An operator of the host (``aten::mm``, ``autograd::engine::...``) by name, or by name and input shapes.
+    """An operator of the host (``aten::mm``, ``autograd::engine::...``), also by its input shapes and call site.
 
     ``self_us`` is the time as innermost operator of its thread, ``total_us`` the whole time, where a call inside
     one of the same row is not counted again. ``launches`` counts the runtime calls that launched device work, and
     ``self_device_us`` is the duration of that work, while the operator was the innermost one; ``device_us`` is that
     of all work launched inside. They are None where the trace holds no device operations. ``shapes`` is None where
-    rows are not grouped by shapes, or none were recorded.
+    rows are not grouped by shapes, or none were recorded. ``call_site`` is the innermost function of the user's code
+    around the operator, or around the one whose gradient it computes, as the profiler names it: a file, its first line
+    and the function. It is None where rows are not grouped by it, or no Python stack tells.
 
     ``backward_us`` is the host time of the backward pass of the operator and of those inside it, matched by sequence
     number, and ``backward_device_us`` the device work launched there. That work is also in the rows of the backward
@@ -193,6 +195,7 @@ class Operator(Record, frozen=True, kw_only=True):
 
     name: str
     shapes: str | None = None
+    call_site: str | None = None
     calls: int
     self_us: float
     total_us: float

@@ -11,6 +11,7 @@ from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int64s,
 from lightning_perf.measure.analysis import Module, ModuleSource, Operator
 from lightning_perf.measure.arithmetic import ArithmeticCalls
 from lightning_perf.measure.backward import Backward, backward_work, backward_work_around
+from lightning_perf.measure.call_sites import call_sites
 from lightning_perf.measure.tally import OTHERS, DeviceCalls, tally
 from lightning_perf.names import label
 
@@ -32,8 +33,9 @@ def measure_operators(
     by_shape: bool,
     limit: int | None,
     arithmetic: ArithmeticCalls | None = None,
+    by_call_site: bool = False,
 ) -> list[Operator]:
-    """Operators by name, or by name and input shapes, the most expensive (host and device time) first.
+    """Operators by name, and by input shapes and call site if wanted, the most expensive (host and device) first.
 
     Operators of the backward pass are rows of their own, as torch names them (``autograd::engine::...``). Self times
     add up to the union of operators of each thread, and ``self_device_us`` to the duration of all device operations.
@@ -45,22 +47,26 @@ def measure_operators(
         by_shape: one row for each combination of input shapes.
         limit: operators to keep; the others are summed in a row :data:`~lightning_perf.measure.tally.OTHERS`.
         arithmetic: its :func:`~lightning_perf.measure.arithmetic.arithmetic_calls`; without it no row has ``flops``.
+        by_call_site: one row for each function of the user's code that called the operator.
     """
     rows = operator_rows(trace)
     shapes, shape_of = _shapes(trace)
     keys = trace.name_id[rows].astype(np.int64) * len(shapes)
     keys += shape_of[trace.input_id[rows]] if by_shape else 0
+    sites, site_of = call_sites(trace, backward, rows) if by_call_site else ([None], np.zeros_like(rows))
+    keys = keys * len(sites) + site_of
     work_ns, known = _device_work(trace)
     later = backward_work(trace, backward, calls) if len(backward) else None
     flops = {} if arithmetic is None else arithmetic.flops_by(keys[np.searchsorted(rows, arithmetic.rows)])
     found = []
     for sums in tally(trace, rows, keys, calls, limit, later):
-        name, shape = (None, None) if sums.key is None else divmod(sums.key, len(shapes))
+        name, shape, site = _unpacked(sums.key, len(shapes), len(sites))
         work_ns -= sums.self_device_ns
         found.append(
             Operator(
                 name=OTHERS if name is None else trace.names[name],
                 shapes=shapes[shape] if by_shape and shape is not None else None,
+                call_site=None if site is None else sites[site],
                 calls=sums.calls,
                 self_us=sums.self_ns / 1000,
                 total_us=sums.total_ns / 1000,
@@ -93,6 +99,14 @@ def _taken(flops: dict[int, int], key: int | None) -> int | None:
     if key is not None:
         return flops.pop(key, None)
     return sum(flops.values()) if flops else None
+
+
+def _unpacked(key: int | None, shapes: int, sites: int) -> tuple[int | None, int | None, int | None]:
+    """Name, shapes and call site of a row's key, of so many shapes and sites; the row of the others has none."""
+    if key is None:
+        return None, None, None
+    named, site = divmod(key, sites)
+    return (*divmod(named, shapes), site)
 
 
 def _shapes(trace: Trace) -> tuple[list[str | None], Int64s]:

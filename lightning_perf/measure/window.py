@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lightning_perf.decode.trace import Trace
 from lightning_perf.measure.analysis import Quality, Step, Window
 from lightning_perf.measure.arithmetic import arithmetic_calls
 from lightning_perf.measure.backward import match_backward
+from lightning_perf.measure.call_sites import stack_notes
 from lightning_perf.measure.collectives import measure_collectives
-from lightning_perf.measure.devices import device_work, measure_device
+from lightning_perf.measure.devices import DeviceWork, device_work, measure_device
 from lightning_perf.measure.efficiency import arithmetic_quality, measure_efficiency
 from lightning_perf.measure.kernels import measure_copies, measure_kernels
 from lightning_perf.measure.launches import launch_rows
@@ -15,11 +18,13 @@ from lightning_perf.measure.memory import measure_memory
 from lightning_perf.measure.operators import measure_modules, measure_operators
 from lightning_perf.measure.phases import step_phases
 from lightning_perf.measure.quality import trace_quality
-from lightning_perf.measure.steps import data_loading, host_steps, inside_ns
+from lightning_perf.measure.steps import HostStep, data_loading, host_steps, inside_ns
 from lightning_perf.measure.tally import ROWS, device_calls
 
 
-def measure_trace(trace: Trace, *, by_shape: bool = False, limit: int | None = ROWS) -> Window:
+def measure_trace(
+    trace: Trace, *, by_shape: bool = False, by_call_site: bool = False, limit: int | None = ROWS
+) -> Window:
     """Measure a trace: its steps, its devices over their spans and over the complete steps, its memory, what ran.
 
     Pure: the same trace gives the same window. Times are summed as integer nanoseconds and divided once.
@@ -27,11 +32,11 @@ def measure_trace(trace: Trace, *, by_shape: bool = False, limit: int | None = R
     Args:
         trace: the trace.
         by_shape: one row for each combination of an operator's input shapes, which the trace must have been read with.
+        by_call_site: one row for each function of the user's code that called an operator, by recorded Python stacks.
         limit: rows of operators, kernels and modules; the others are summed in one more row. None keeps all.
     """
     launches = launch_rows(trace)
     work = device_work(trace)
-    loading = data_loading(trace)
     steps = host_steps(trace, launches)
     calls = device_calls(trace, launches)
     backward = match_backward(trace)
@@ -42,29 +47,43 @@ def measure_trace(trace: Trace, *, by_shape: bool = False, limit: int | None = R
         trace=trace.path,
         events=len(trace),
         duration_us=int(trace.end_ns.max(initial=0)) / 1000,
-        steps=[
-            Step(
-                number=step.number,
-                start_us=step.start_ns / 1000,
-                duration_us=(step.end_ns - step.start_ns) / 1000,
-                complete=step.complete,
-                data_loading_us=inside_ns(loading, step) / 1000,
-                phases_us={phase: spent / 1000 for phase, spent in phases.items()},
-                device_busy_us={str(device.index): inside_ns(device.busy, step) / 1000 for device in work},
-            )
-            for step, phases in zip(steps, step_phases(trace, steps), strict=True)
-        ],
+        steps=_steps(trace, steps, work),
         devices=[measure_device(trace, device, steps, launches) for device in work],
         memory=measure_memory(trace, steps),
         quality=[
             *(Quality(code=note.code, message=note.message, count=note.count) for note in trace.quality),
             *trace_quality(trace, steps, launches),
             *arithmetic_quality(trace, arithmetic, efficiency),
+            *(stack_notes(trace) if by_call_site else ()),
         ],
-        operators=measure_operators(trace, calls, backward, by_shape=by_shape, limit=limit, arithmetic=arithmetic),
+        operators=measure_operators(
+            trace,
+            calls,
+            backward,
+            by_shape=by_shape,
+            by_call_site=by_call_site,
+            limit=limit,
+            arithmetic=arithmetic,
+        ),
         kernels=measure_kernels(trace, launches, busy_ns=sum(device.busy.total for device in work), limit=limit),
         modules=measure_modules(trace, calls, backward, limit=limit),
         collectives=measure_collectives(trace, launches),
         copies=measure_copies(trace),
         efficiency=efficiency,
     )
+
+
+def _steps(trace: Trace, steps: Sequence[HostStep], work: Sequence[DeviceWork]) -> list[Step]:
+    loading = data_loading(trace)
+    return [
+        Step(
+            number=step.number,
+            start_us=step.start_ns / 1000,
+            duration_us=(step.end_ns - step.start_ns) / 1000,
+            complete=step.complete,
+            data_loading_us=inside_ns(loading, step) / 1000,
+            phases_us={phase: spent / 1000 for phase, spent in phases.items()},
+            device_busy_us={str(device.index): inside_ns(device.busy, step) / 1000 for device in work},
+        )
+        for step, phases in zip(steps, step_phases(trace, steps), strict=True)
+    ]

@@ -68,7 +68,7 @@ _HOST_AND_DEVICE: Final = (
 )
 _BACKWARD: Final = (Column("backward_us", "time"), Column("backward_device_us", "time"))
 _COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
-    "operators": (_NAME, Column("shapes", "text"), *_HOST_AND_DEVICE, *_BACKWARD),
+    "operators": (_NAME, Column("shapes", "text"), Column("call_site", "text"), *_HOST_AND_DEVICE, *_BACKWARD),
     "kernels": (
         _NAME,
         Column("total_us", "time"),

@@ -99,6 +99,7 @@ def test_csv_has_everything():
         "trace": "a.json",
         "name": "aten::mm",
         "shapes": "",
+        "call_site": "",
         "self_share_ratio": "0.75",
         "self_us": "30000.0",
         "total_us": "60000.5",
