@@ -361,6 +361,51 @@ class Quality(Record, frozen=True, kw_only=True):
     count: int
 
 
+class HostShare(Record, frozen=True, kw_only=True):
+    """Time that the main thread spent in one way during one activity, over the complete steps of a trace.
+
+    ``cause`` is what an idle device would have waited for (``launch`` is dispatching and, on a CPU, running operators,
+    ``python`` the interpreter with no operator running). All shares add up to the steps' time.
+    """
+
+    cause: Cause
+    activity: str
+    time_us: float
+
+
+Severity = Literal["high", "medium", "low", "note"]
+"""High from a fifth of the step's time on, medium from a twentieth; a note brings no time."""
+
+Confidence = Literal["high", "medium", "low"]
+
+
+class Finding(Record, frozen=True, kw_only=True):
+    """One thing to change: what it costs, how that is known, what to do, and what it will bring.
+
+    ``rule`` is a stable id (``data.sync_loader``), ``title`` one sentence, ``evidence`` sentences with figures of the
+    analysis, ``action`` code to paste or one instruction, ``where`` the culprit as far as it is known (a callback's
+    hook, a module, a file and line, ...), ``risks`` when not to do it. ``saving_us_per_step`` is the prediction for
+    a mean step without warm-up and lies within ``saving_range_us``; ``assumption`` is what it rests on. ``speedup`` is
+    the step's time over what is left of it. They are None for a finding that saves no time. ``trace`` is the trace
+    that shows it, None for one that the loop clock shows. ``link`` leads to what the rule means.
+    """
+
+    rule: str
+    title: str
+    severity: Severity
+    saving_us_per_step: float | None
+    saving_range_us: tuple[float, float] | None
+    speedup: float | None
+    assumption: str | None
+    evidence: list[str]
+    action: str
+    risks: list[str]
+    confidence: Confidence
+    where: str | None
+    trace: str | None
+    link: str
+
+
 class Window(Record, frozen=True, kw_only=True):
     """Everything measured in one trace file."""
 
@@ -378,15 +423,31 @@ class Window(Record, frozen=True, kw_only=True):
     collectives: list[Collective] = []
     copies: list[Copy] = []
     efficiency: list[Efficiency] = []
+    host: list[HostShare] = []
 
 
 class Analysis(Record, frozen=True, kw_only=True):
-    """Everything measured: facts of the run, the loop clock's table, and one window per trace."""
+    """Everything measured: facts of the run, the loop clock's table, one window per trace, and what to change.
+
+    ``findings`` are ranked by what they save, of a run or of each trace.
+    """
 
     schema: int = SCHEMA
     run: RunInfo | None
     loop: Loop | None
     windows: list[Window]
+    findings: list[Finding] = []
+
+
+def last_window(analysis: Analysis) -> Window | None:
+    """The run's own last window: its folder may hold those of other stages and of older runs too."""
+    own = {record.trace for record in analysis.run.windows} if analysis.run is not None else set()
+    return next((window for window in reversed(analysis.windows) if Path(window.trace).name in own), None)
+
+
+def busiest_device(window: Window) -> Device | None:
+    """The device with the most operations, if the window saw any."""
+    return max(window.devices, key=lambda device: device.operations, default=None)
 
 
 def read_analysis(path: Path) -> Analysis:

@@ -11,7 +11,7 @@ from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int64s,
 from lightning_perf.measure.analysis import Device, DeviceWindow
 from lightning_perf.measure.causes import idle_time
 from lightning_perf.measure.collectives import COLLECTIVE
-from lightning_perf.measure.host import HOST, read_host
+from lightning_perf.measure.host import HOST, Host
 from lightning_perf.measure.intervals import Intervals, clip, gaps, split, subtract, union
 from lightning_perf.measure.launches import NO_LAUNCH
 from lightning_perf.measure.steps import HostStep
@@ -46,7 +46,7 @@ def device_work(trace: Trace) -> list[DeviceWork]:
     return work
 
 
-def measure_device(trace: Trace, work: DeviceWork, steps: Sequence[HostStep], launches: Int64s) -> Device:
+def measure_device(trace: Trace, work: DeviceWork, host: Host, steps: Sequence[HostStep], launches: Int64s) -> Device:
     """A device over its span and over its window of complete steps."""
     rows = work.rows
     collective_name = np.array([COLLECTIVE.search(name) is not None for name in trace.names], dtype=np.bool_)
@@ -68,7 +68,7 @@ def measure_device(trace: Trace, work: DeviceWork, steps: Sequence[HostStep], la
         communication_us=communication.total / 1000,
         exposed_communication_us=subtract(communication, _covered(trace, rows[~collective])).total / 1000,
         copy_us=_covered(trace, rows[trace.category[rows] == Category.MEMCPY]).total / 1000,
-        window=_window(trace, work, steps, launches),
+        window=_window(trace, work, host, steps, launches),
     )
 
 
@@ -89,13 +89,11 @@ def window_bounds(trace: Trace, work: DeviceWork, steps: Sequence[HostStep], lau
     return int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())
 
 
-def _window(trace: Trace, work: DeviceWork, steps: Sequence[HostStep], launches: Int64s) -> DeviceWindow:
+def _window(trace: Trace, work: DeviceWork, host: Host, steps: Sequence[HostStep], launches: Int64s) -> DeviceWindow:
     """The device over its window."""
     start_ns, end_ns = window_bounds(trace, work, steps, launches)
     idle = work.idle(start_ns, end_ns)
-    explained = idle_time(
-        trace, work.rows, work.busy, idle, start_ns, read_host(trace, launches, steps), steps, launches
-    )
+    explained = idle_time(trace, work.rows, work.busy, idle, start_ns, host, steps, launches)
     return DeviceWindow(
         steps=sum(step.complete for step in steps),
         duration_us=(end_ns - start_ns) / 1000,

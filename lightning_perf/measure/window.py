@@ -12,6 +12,8 @@ from lightning_perf.measure.call_sites import stack_notes
 from lightning_perf.measure.collectives import measure_collectives
 from lightning_perf.measure.devices import DeviceWork, device_work, measure_device
 from lightning_perf.measure.efficiency import arithmetic_quality, measure_efficiency
+from lightning_perf.measure.host import read_host
+from lightning_perf.measure.host_time import host_shares
 from lightning_perf.measure.kernels import measure_copies, measure_kernels
 from lightning_perf.measure.launches import launch_rows
 from lightning_perf.measure.memory import measure_memory
@@ -39,6 +41,7 @@ def measure_trace(
     work = device_work(trace)
     steps = host_steps(trace, launches)
     calls = device_calls(trace, launches)
+    host = read_host(trace, launches, steps)
     backward = match_backward(trace)
     arithmetic = arithmetic_calls(trace, launches)
     efficiency = measure_efficiency(trace, work, steps, launches, arithmetic)
@@ -48,7 +51,7 @@ def measure_trace(
         events=len(trace),
         duration_us=int(trace.end_ns.max(initial=0)) / 1000,
         steps=_steps(trace, steps, work),
-        devices=[measure_device(trace, device, steps, launches) for device in work],
+        devices=[measure_device(trace, device, host, steps, launches) for device in work],
         memory=measure_memory(trace, steps),
         quality=[
             *(Quality(code=note.code, message=note.message, count=note.count) for note in trace.quality),
@@ -70,6 +73,7 @@ def measure_trace(
         collectives=measure_collectives(trace, launches),
         copies=measure_copies(trace),
         efficiency=efficiency,
+        host=host_shares(host, steps),
     )
 
 
