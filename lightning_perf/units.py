@@ -7,6 +7,7 @@ from typing import Final
 UNKNOWN: Final = "-"
 
 _TIMES: Final = ((1.0, "µs"), (1e3, "ms"), (1e6, "s"))
+_FLOPS: Final = ((1.0, "FLOP/s"), (1e6, "MFLOP/s"), (1e9, "GFLOP/s"), (1e12, "TFLOP/s"))
 _SIZES: Final = ((1, "B"), (1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB"), (1 << 40, "TiB"))
 
 
@@ -40,6 +41,14 @@ def size(size_bytes: float | None) -> str:
         return UNKNOWN
     factor, unit = _scale(_SIZES, abs(size_bytes))
     return f"{size_bytes:.0f} B" if unit == "B" else f"{number(size_bytes / factor)} {unit}"
+
+
+def flops_per_s(value: float | None) -> str:
+    """Floating point operations per second with their unit: 850 MFLOP/s, 23.1 TFLOP/s."""
+    if value is None:
+        return UNKNOWN
+    factor, unit = _scale(_FLOPS, abs(value))
+    return f"{number(value / factor)} {unit}"
 
 
 def percent(ratio: float | None) -> str:

@@ -43,3 +43,17 @@ def test_size(size: float | None, text: str) -> None:
 )
 def test_percent(ratio: float | None, text: str) -> None:
     assert units.percent(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.0, "0.00 FLOP/s"),
+        (8.5e8, "850.0 MFLOP/s"),
+        (63e9, "63.0 GFLOP/s"),
+        (2.345e15, "2,345.0 TFLOP/s"),
+    ],
+)
+def test_flops_per_s(value: float | None, text: str) -> None:
+    assert units.flops_per_s(value) == text

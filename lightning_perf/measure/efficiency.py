@@ -95,7 +95,7 @@ def measure_efficiency(
                 occupancy=_mean_occupancy(ends[told] - starts[told], occupancy),
                 tensor_core_ratio=on_tensor_cores_ns / kernel_ns if told.size and kernel_ns else None,
                 peak_flops=peaks,
-                arithmetic=_arithmetic(trace, calls, launched, steps, end_ns - start_ns, peaks),
+                arithmetic=_arithmetic(trace, calls, launched, steps, end_ns - start_ns, peaks, named),
             )
         )
     return found
@@ -143,7 +143,8 @@ def _host_efficiency(trace: Trace, steps: Sequence[HostStep], calls: ArithmeticC
         window_ns = complete[-1].end_ns - complete[0].start_ns
     else:
         window_ns = int(trace.end_ns[host].max() - trace.start_ns[host].min()) if host.size else 0
-    arithmetic = _arithmetic(trace, calls, _begun(trace, steps, calls), steps, window_ns, {})
+    no_kernels = np.zeros(len(trace.names), dtype=np.bool_)
+    arithmetic = _arithmetic(trace, calls, _begun(trace, steps, calls), steps, window_ns, {}, no_kernels)
     if arithmetic is None:
         return []
     return [Efficiency(device=CPU, sm_efficiency=None, occupancy=None, tensor_core_ratio=None, arithmetic=arithmetic)]
@@ -166,8 +167,12 @@ def _arithmetic(
     steps: Sequence[HostStep],
     window_ns: int,
     peaks: Mapping[str, float],
+    named: npt.NDArray[np.bool_],
 ) -> Arithmetic | None:
-    """What some calls computed in a window; None where there are none, or no shapes were recorded."""
+    """What some calls computed in a window; None where there are none, or no shapes were recorded.
+
+    ``named`` tells of every name whether it is that of a kernel on tensor cores.
+    """
     if not calls.recorded or not chosen.any():
         return None
     flops = calls.flops(chosen)
@@ -175,7 +180,7 @@ def _arithmetic(
     per_s = None if flops is None or window_ns <= 0 else flops / window_ns * 1e9
     by_dtype = {dtype: calls.flops(chosen & calls.of_dtype(dtype)) or 0 for dtype in calls.dtypes()}
     dtype = max(by_dtype, key=lambda one: by_dtype[one]) if flops else None
-    if dtype == "float32" and "tf32" in peaks and _on_tensor_cores(trace, calls, chosen & calls.of_dtype(dtype)):
+    if dtype == "float32" and "tf32" in peaks and _on_tensor_cores(trace, calls, chosen & calls.of_dtype(dtype), named):
         dtype = "tf32"
     peak = peaks.get(dtype) if dtype is not None else None
     return Arithmetic(
@@ -188,12 +193,14 @@ def _arithmetic(
     )
 
 
-def _on_tensor_cores(trace: Trace, calls: ArithmeticCalls, chosen: npt.NDArray[np.bool_]) -> bool:
+def _on_tensor_cores(
+    trace: Trace, calls: ArithmeticCalls, chosen: npt.NDArray[np.bool_], named: npt.NDArray[np.bool_]
+) -> bool:
     """Whether the kernels of some calls ran on tensor cores for most of their time."""
     rows = np.flatnonzero((calls.call_of != NO_CALL) & (trace.category == Category.KERNEL))
     rows = rows[chosen[calls.call_of[rows]]]
-    named = np.array([uses_tensor_cores(name) for name in trace.names], dtype=np.bool_)[trace.name_id[rows]]
-    return int(trace.duration_ns[rows[named]].sum()) > _MOST * int(trace.duration_ns[rows].sum())
+    on_them = rows[named[trace.name_id[rows]]]
+    return int(trace.duration_ns[on_them].sum()) > _MOST * int(trace.duration_ns[rows].sum())
 
 
 def device_name(trace: Trace, index: int) -> str | None:

@@ -6,9 +6,20 @@ import logging
 from pathlib import Path
 
 from lightning_perf import units
-from lightning_perf.measure.analysis import Analysis, Device, Loop, Window
+from lightning_perf.measure.analysis import (
+    Analysis,
+    Arithmetic,
+    Device,
+    Efficiency,
+    Loop,
+    MemoryPeak,
+    TraceMemory,
+    Window,
+    busiest_device,
+    last_window,
+)
+from lightning_perf.measure.efficiency import CPU
 from lightning_perf.names import PHASES, Phase
-from lightning_perf.report.scalars import busiest_device, last_window
 from lightning_perf.runinfo import ANALYSIS_FILE, RunInfo
 
 log = logging.getLogger("lightning_perf")
@@ -74,12 +85,10 @@ def summarize_trace(window: Window) -> str:
             lines.append(f"  data     {units.percent(loading)} of these steps went by inside the data loader")
     for device in window.devices:
         lines += [_device_line(device), *_idle_line(device)]
+    for efficiency in window.efficiency:
+        lines += _efficiency_line(efficiency)
     if window.memory is not None:
-        for index, peak in window.memory.peak_allocated_bytes.items():
-            reserved = window.memory.peak_reserved_bytes.get(index)
-            lines.append(
-                f"  memory   device {index}: peak {units.size(peak)} allocated, {units.size(reserved)} reserved"
-            )
+        lines += _memory_lines(window.memory)
     lines += [f"  quality  {note.message}" for note in window.quality]
     return "\n".join(lines)
 
@@ -193,3 +202,49 @@ def _device_line(device: Device) -> str:
         return text
     exposed, communication = units.duration(device.exposed_communication_us), units.duration(device.communication_us)
     return f"{text}, communication {communication} of which {exposed} exposed"
+
+
+def _efficiency_line(efficiency: Efficiency) -> list[str]:
+    """How well a device was used: what is known of it, at most one line."""
+    shares = {
+        "SM {}": efficiency.sm_efficiency,
+        "occupancy {}": efficiency.occupancy,
+        "tensor cores {} of kernel time": efficiency.tensor_core_ratio,
+    }
+    parts = [text.format(units.percent(share)) for text, share in shares.items() if share is not None]
+    if efficiency.arithmetic is not None and efficiency.arithmetic.achieved_flops_per_s is not None:
+        parts.append(_achieved(efficiency.arithmetic, efficiency.arithmetic.achieved_flops_per_s))
+    name = "host" if efficiency.device == CPU else f"device {efficiency.device}"
+    return [f"  efficiency  {name}: {', '.join(parts)}"] if parts else []
+
+
+def _achieved(arithmetic: Arithmetic, flops_per_s: float) -> str:
+    least = "at least " if arithmetic.uncounted_calls else ""
+    dtype = f" {arithmetic.flops_dtype}" if arithmetic.flops_dtype is not None else ""
+    peak = f" = {units.percent(arithmetic.mfu)} of peak" if arithmetic.mfu is not None else ""
+    return f"{least}{units.flops_per_s(flops_per_s)}{dtype}{peak}"
+
+
+def _memory_lines(memory: TraceMemory) -> list[str]:
+    """The peak of every device, what ran then, and how memory grows; of the host only how it grows."""
+    lines = []
+    for index in dict.fromkeys([*memory.peak_allocated_bytes, *memory.peaks, *memory.step_growth_bytes]):
+        name = "host:" if index == CPU else f"device {index}:"
+        parts = []
+        if index in memory.peak_allocated_bytes:
+            allocated, reserved = memory.peak_allocated_bytes[index], memory.peak_reserved_bytes.get(index)
+            parts.append(f"peak {units.size(allocated)} allocated, {units.size(reserved)} reserved")
+        if index in memory.peaks:
+            parts += _at_peak(memory.peaks[index])
+        growth = memory.step_growth_bytes.get(index, [])
+        if sum(growth) > 0:
+            parts.append(f"grows {units.size(sum(growth) / len(growth))} a step")
+        if parts:
+            lines.append(f"  memory   {name} {'; '.join(parts)}")
+    return lines
+
+
+def _at_peak(peak: MemoryPeak) -> list[str]:
+    step = f"step {peak.step}" if peak.step is not None else None
+    known = [part for part in (step, peak.phase, peak.module, peak.operator) if part is not None]
+    return [f"peak in {', '.join(known)}"] if known else []

@@ -12,6 +12,7 @@ import msgspec
 
 from lightning_perf import units
 from lightning_perf.measure.analysis import Window
+from lightning_perf.measure.efficiency import CPU
 
 TableName = Literal["operators", "kernels", "modules", "collectives", "copies", "gaps"]
 TABLES: Final[tuple[TableName, ...]] = get_args(TableName)
@@ -24,12 +25,16 @@ WIDEST_TEXT: Final = 60
 
 Value = str | int | float | None
 Row = dict[str, Value]
-Kind = Literal["text", "index", "count", "number", "time", "ratio", "bytes"]
+Kind = Literal["text", "index", "count", "number", "time", "ratio", "bytes", "flops", "flops_per_s"]
 
 _UNITS_IN_KEYS: Final = ("_us", "_ratio")
 _TIME_UNITS: Final = ((1e8, 1e6, "s"), (1e4, 1e3, "ms"), (0.0, 1.0, "µs"))
 """From which largest value on (microseconds) a column is shown in which unit."""
 _SIZE_UNITS: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+_FLOPS_UNITS: Final = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
+
+_COMPUTING: Final = "computing_us"
+"""Key of the time in which an operator's arithmetic was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +43,14 @@ class Column:
 
     ``key`` is the record's field and the name in CSV files; ``name``, the key without its unit, is what tables show
     and ``--sort`` takes. A derived column is the field ``of`` divided by the field ``per`` of the same row, or by the
-    sum of ``of`` over all rows.
+    sum of ``of`` over all rows, and multiplied by ``times``.
     """
 
     key: str
     kind: Kind
     of: str | None = None
     per: str | None = None
+    times: float = 1.0
 
     @property
     def name(self) -> str:
@@ -68,7 +74,15 @@ _HOST_AND_DEVICE: Final = (
 )
 _BACKWARD: Final = (Column("backward_us", "time"), Column("backward_device_us", "time"))
 _COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
-    "operators": (_NAME, Column("shapes", "text"), Column("call_site", "text"), *_HOST_AND_DEVICE, *_BACKWARD),
+    "operators": (
+        _NAME,
+        Column("shapes", "text"),
+        Column("call_site", "text"),
+        *_HOST_AND_DEVICE,
+        *_BACKWARD,
+        Column("flops", "flops"),
+        Column("flops_per_s", "flops_per_s", of="flops", per=_COMPUTING, times=1e6),
+    ),
     "kernels": (
         _NAME,
         Column("total_us", "time"),
@@ -230,7 +244,12 @@ def _rows(window: Window, name: TableName) -> list[Row]:
             for gap in (device.window.largest_gaps if device.window is not None else [])
         ]
     records: Sequence[msgspec.Struct] = getattr(window, name)
-    return [msgspec.structs.asdict(record) for record in records]
+    rows: list[Row] = [msgspec.structs.asdict(record) for record in records]
+    if name == "operators":
+        on_host = any(one.device == CPU for one in window.efficiency)
+        for row in rows:
+            row[_COMPUTING] = row["total_us" if on_host else "device_us"]
+    return rows
 
 
 def _column(columns: Sequence[Column], name: str) -> Column:
@@ -249,7 +268,7 @@ def _derive(rows: Sequence[Row], column: Column, of: str) -> None:
     whole = _sum(rows, of)
     for row in rows:
         divisor = whole if column.per is None else _number(row[column.per])
-        row[column.key] = None if row[of] is None or not divisor else _number(row[of]) / divisor
+        row[column.key] = None if row[of] is None or not divisor else _number(row[of]) / divisor * column.times
 
 
 def _sort(rows: list[Row], column: Column) -> None:
@@ -298,6 +317,16 @@ def _as_bytes(numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
     return unit, lambda value: f"{_number(value) / factor:,.{0 if factor == 1 else 3}f}"
 
 
+def _as_flops(numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
+    factor, unit = next(((factor, unit) for factor, unit in _FLOPS_UNITS if max(numbers) >= factor), _FLOPS_UNITS[-1])
+    return unit, lambda value: f"{_number(value) / factor:,.{0 if factor == 1 else 3}f}"
+
+
+def _as_flops_per_s(numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
+    unit, text = _as_flops(numbers)
+    return f"{unit}/s", text
+
+
 _FORMATS: Final[dict[Kind, Callable[[Sequence[float]], tuple[str, Callable[[Value], str]]]]] = {
     "text": _as_text,
     "index": _as_index,
@@ -306,6 +335,8 @@ _FORMATS: Final[dict[Kind, Callable[[Sequence[float]], tuple[str, Callable[[Valu
     "time": _as_time,
     "ratio": _as_ratio,
     "bytes": _as_bytes,
+    "flops": _as_flops,
+    "flops_per_s": _as_flops_per_s,
 }
 
 

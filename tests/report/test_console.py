@@ -5,9 +5,21 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from lightning_perf.measure.analysis import Analysis, Device, DeviceWindow, Loop, Spread, Window
+from lightning_perf.measure.analysis import (
+    Analysis,
+    Arithmetic,
+    Device,
+    DeviceWindow,
+    Efficiency,
+    Loop,
+    MemoryPeak,
+    Spread,
+    TraceMemory,
+    Window,
+)
 from lightning_perf.names import PHASES
 from lightning_perf.report import console, scalars
 from lightning_perf.runinfo import DeviceFacts, MemoryPeaks
@@ -102,6 +114,82 @@ def test_summary_of_a_trace() -> None:
     assert "rank0.1.pt.trace.json.gz · 10 events · rank 0 · 0 complete steps" in text
     assert "device 0 (NVIDIA A100-SXM4-80GB): busy 55 %" in text
     assert "idle     540.0 µs: launch 75 %, data_loading 25 %" in text
+
+
+def efficiency(device: str = "0", arithmetic: Arithmetic | None = None, **shares: float) -> Efficiency:
+    named = {**dict.fromkeys(("sm_efficiency", "occupancy", "tensor_core_ratio")), **shares}
+    return Efficiency(device=device, arithmetic=arithmetic, **named)
+
+
+def computed(flops_per_s: float | None, dtype: str | None, mfu: float | None = None, unknown: int = 0) -> Arithmetic:
+    return Arithmetic(
+        flops=1,
+        flops_per_step=1,
+        achieved_flops_per_s=flops_per_s,
+        mfu=mfu,
+        flops_dtype=dtype,
+        uncounted_calls=unknown,
+    )
+
+
+def lines_of(window: Window, kind: str) -> list[str]:
+    return [line for line in console.summarize_trace(window).splitlines() if line.startswith(f"  {kind} ")]
+
+
+@pytest.mark.parametrize(
+    ("known", "line"),
+    [
+        (
+            efficiency(
+                sm_efficiency=0.55,
+                occupancy=0.49,
+                tensor_core_ratio=0.12,
+                arithmetic=computed(23.1e12, "bfloat16", 0.18),
+            ),
+            (
+                "  efficiency  device 0: SM 55 %, occupancy 49 %, tensor cores 12 % of kernel time, "
+                "23.1 TFLOP/s bfloat16 = 18 % of peak"
+            ),
+        ),
+        (efficiency(occupancy=0.49), "  efficiency  device 0: occupancy 49 %"),
+        (
+            efficiency(arithmetic=computed(8.5e8, "float32", unknown=3)),
+            "  efficiency  device 0: at least 850.0 MFLOP/s float32",
+        ),
+        (efficiency("cpu", computed(63e9, None)), "  efficiency  host: 63.0 GFLOP/s"),
+        (efficiency("1", computed(None, None)), None),
+        (efficiency(), None),
+    ],
+)
+def test_efficiency_of_a_trace(known: Efficiency, line: str | None) -> None:
+    window = msgspec.structs.replace(WINDOW, efficiency=[known])
+    assert lines_of(window, "efficiency") == ([] if line is None else [line])
+
+
+def peak(**parts: object) -> MemoryPeak:
+    nothing = dict.fromkeys(("allocated_bytes", "unallocated_bytes", "step", "phase", "operator", "module"))
+    return MemoryPeak(**{"time_us": 1.0, **nothing, **parts})  # type: ignore[arg-type]
+
+
+def test_memory_of_a_trace() -> None:
+    memory = TraceMemory(
+        peak_allocated_bytes={"0": 3 << 30},
+        peak_reserved_bytes={"0": 4 << 30},
+        cpu_growth_bytes=None,
+        peaks={
+            "0": peak(step=4, phase="backward", operator="aten::mm", module="layer4.1"),
+            "1": peak(operator="aten::empty"),
+            "2": peak(),
+        },
+        step_growth_bytes={"0": [1 << 20, 3 << 20], "1": [0, 0], "cpu": [5, -7]},
+    )
+    assert lines_of(msgspec.structs.replace(WINDOW, memory=memory), "memory") == [
+        (
+            "  memory   device 0: peak 3.00 GiB allocated, 4.00 GiB reserved; "
+            "peak in step 4, backward, layer4.1, aten::mm; grows 2.00 MiB a step"
+        ),
+        "  memory   device 1: peak in aten::empty",
+    ]
 
 
 def test_emit_respects_logging_that_is_set_up(caplog: pytest.LogCaptureFixture) -> None:

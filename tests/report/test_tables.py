@@ -8,13 +8,13 @@ import io
 import msgspec
 import pytest
 
-from lightning_perf.measure.analysis import Copy, Device, DeviceWindow, Gap, Kernel, Operator, Window
+from lightning_perf.measure.analysis import Copy, Device, DeviceWindow, Efficiency, Gap, Kernel, Operator, Window
 from lightning_perf.report.tables import TABLES, WIDEST_TEXT, shortened, sort_names, table_of, table_text, tables_csv
 
 LONG = "void at::native::(anonymous namespace)::" + "x" * 200 + "::elementwise_kernel<4>"
 
 
-def operator(name, calls, self_us, total_us, device_us=None, launches=None) -> Operator:
+def operator(name, calls, self_us, total_us, device_us=None, launches=None, *, device=None, flops=None) -> Operator:
     return Operator(
         name=name,
         calls=calls,
@@ -22,7 +22,8 @@ def operator(name, calls, self_us, total_us, device_us=None, launches=None) -> O
         total_us=total_us,
         launches=launches,
         self_device_us=device_us,
-        device_us=device_us,
+        device_us=device_us if device is None else device,
+        flops=flops,
     )
 
 
@@ -111,6 +112,8 @@ def test_csv_has_everything():
         "calls": "3",
         "backward_us": "",
         "backward_device_us": "",
+        "flops": "",
+        "flops_per_s": "",
     }
     assert tables_csv([]) == ""
 
@@ -190,6 +193,32 @@ def test_copies():
         "HtoD    pinned      2     5.000    2.500      3.000     25.12",
         "Memset  -           1     1.000    1.000          -         -",
     ]
+
+
+COMPUTING = [
+    operator("aten::mm", 2, 100.0, 400.0, 200.0, 2, flops=3_000_000_000),
+    operator("aten::convolution", 1, 10.0, 50.0, 0.0, 0, device=10.0, flops=1_500_000),
+    operator("aten::add", 1, 1.0, 1.0, 1.0, 1),
+]
+
+
+def test_flops_are_shown_where_they_are_known():
+    table = table_of(window(operators=COMPUTING), "operators", sort="flops_per_s")
+    assert [row["flops_per_s"] for row in table.rows] == [pytest.approx(15e12), pytest.approx(0.15e12), None]
+    header, _, *lines = table_text(table).splitlines()[2:]
+    assert header.endswith("flops GFLOP  flops_per_s TFLOP/s")
+    assert [line.split()[-2:] for line in lines] == [["3.000", "15.000"], ["0.002", "0.150"], ["-", "-"]]
+    assert "flops" not in table_text(table_of(OPERATORS, "operators"))
+
+
+def test_flops_of_the_host_are_over_its_time():
+    """What a host launched without a record of the device has no known rate."""
+    host = [Efficiency(device="cpu", sm_efficiency=None, occupancy=None, tensor_core_ratio=None)]
+    alone = [operator("aten::mm", 2, 100.0, 400.0, flops=3_000_000_000)]
+    (row,) = table_of(window(operators=alone, efficiency=host), "operators").rows
+    assert row["flops_per_s"] == pytest.approx(7.5e12)
+    (row,) = table_of(window(operators=alone), "operators").rows
+    assert row["flops_per_s"] is None
 
 
 def test_gaps_of_all_devices():
