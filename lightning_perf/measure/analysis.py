@@ -285,13 +285,15 @@ class Collective(Record, frozen=True, kw_only=True):
     """Collectives of one device operation's name, and of the same arguments where torch recorded them.
 
     ``collective`` is the call's name (``allreduce``), ``in_elements`` and ``out_elements`` are what one rank puts in
-    and gets out in one call. Of the time of each call, ``overlapped_us`` is when other work than collectives ran on
-    its device, ``exposed_us`` the rest. The union of exposed times is the device's ``exposed_communication_us``:
-    sums over rows are the same where no two collectives run at once, and larger where they do.
+    and gets out in one call. Traces of torch before 2.1 have no such arguments: the call's range (``nccl:all_reduce``)
+    and its input shapes, if recorded, then tell the name, the type and what goes in. Of the time of each call,
+    ``overlapped_us`` is when other work than collectives ran on its device, ``exposed_us`` the rest. The union of
+    exposed times is the device's ``exposed_communication_us``: sums over rows are the same where no two collectives run
+    at once, and larger where they do.
 
-    ``bytes`` is the size of all calls, the larger of what goes in and comes out of one rank, and ``gb_per_s`` that
-    size over the time: the algorithm bandwidth of nccl-tests
-    (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md).
+    ``bytes`` is the size of all calls, the larger of what goes in and comes out of one rank (None where a trace tells
+    only what goes in, and more may come out), and ``gb_per_s`` that size over the time: the algorithm bandwidth of
+    nccl-tests (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md).
     """
 
     name: str

@@ -12,6 +12,7 @@ from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Collect
 from lightning_perf.measure.analysis import Collective
 from lightning_perf.measure.intervals import Intervals, union
 from lightning_perf.measure.launches import NO_LAUNCH
+from lightning_perf.measure.messages import message_of_range
 from lightning_perf.measure.nesting import NO_RANGE, nest
 
 COLLECTIVE: Final = re.compile(r"nccl|rccl|hccl|oneccl|cross_device_reduce", re.IGNORECASE)
@@ -28,10 +29,17 @@ _SIZES: Final[dict[str, int]] = {
 """Bytes of an element by its type's name in c10/core/ScalarType.h."""
 
 
+_NO_MORE_OUT: Final = frozenset(
+    {"allreduce", "broadcast", "reduce", "reducescatter", "reducescatterbase", "send", "recv"}
+)
+"""Calls from which no rank gets more than it puts in, without underscores."""
+
+
 def measure_collectives(trace: Trace, launches: Int64s) -> list[Collective]:
     """Collectives by name and arguments, those that took the most time first.
 
-    The arguments are those of the device operation, else those of the innermost operator around its launch.
+    The arguments are those of the device operation, else those of the innermost operator around its launch, else what
+    the shapes of the range around the launch tell (:mod:`~lightning_perf.measure.messages`).
 
     Args:
         trace: the trace.
@@ -79,7 +87,9 @@ def _collective(name: str, args: CollectiveArgs, duration_ns: Int64s, overlapped
 
 
 def _size(args: CollectiveArgs) -> int | None:
-    """Bytes of one call: the larger of what goes in and what comes out."""
+    """Bytes of one call: the larger of what goes in and what comes out. Unknown if only the smaller may be known."""
+    if args.out_elements is None and (args.name or "").strip("_").replace("_", "") not in _NO_MORE_OUT:
+        return None
     element = _SIZES.get(args.dtype or "")
     elements = [count for count in (args.in_elements, args.out_elements) if count is not None]
     return max(elements) * element if elements and element is not None else None
@@ -119,4 +129,8 @@ def _arguments(trace: Trace, rows: Int64s, launches: Int64s) -> list[CollectiveA
             trace.collectives[int(nesting.rows[place])] if args is None and place != NO_RANGE else args
             for args, place in zip(own, around.tolist(), strict=True)
         ]
+    if None in own:
+        unknown = [place for place, args in enumerate(own) if args is None]
+        for place, args in zip(unknown, message_of_range(trace, launches[rows[unknown]]), strict=True):
+            own[place] = args
     return [args or _NO_ARGS for args in own]
