@@ -20,6 +20,7 @@ LAYERS: list[set[str]] = [
     {"runinfo"},
     {"decode"},
     {"measure"},
+    {"recommend"},
     {"report"},
     {"pipeline"},
     {"cli", "callback"},

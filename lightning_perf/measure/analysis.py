@@ -56,8 +56,8 @@ class Loop(Record, frozen=True, kw_only=True):
 class Step(Record, frozen=True, kw_only=True):
     """One recorded step, ``ProfilerStep#<number>``; ``start_us`` counts from the trace's first event.
 
-    ``data_loading_us`` is the union of the loader's ranges inside the step. ``phases_us`` adds up to
-    ``duration_us``; it is empty where the trace has no labels of this package.
+    ``data_loading_us`` is the union of the loader's ranges inside the step, those of validation aside. ``phases_us``
+    adds up to ``duration_us``; it is empty where the trace has no labels of this package.
     """
 
     number: int
@@ -406,6 +406,40 @@ class Finding(Record, frozen=True, kw_only=True):
     where: str | None
     trace: str | None
     link: str
+
+
+class WhatIf(Record, frozen=True, kw_only=True):
+    """The step time after some changes, as a replay of the window predicts it.
+
+    ``changes`` name what is changed: a :data:`~lightning_perf.names.ChangeKind`, ``<kind>:<activity>`` for one activity
+    of the host alone. ``step_us`` is the mean, ``step_times_us`` has the single steps.
+    """
+
+    changes: list[str]
+    step_us: float
+    saving_us_per_step: float
+    step_times_us: list[float] = []
+
+
+class Replay(Record, frozen=True, kw_only=True):
+    """What changes would bring: the window of the busiest device, run again with other costs.
+
+    ``step_us`` is the measured mean over the window's ``steps``, ``replayed_us`` and ``step_times_us`` what the replay
+    gives without a change, ``error_ratio`` how far these means are apart. Without steps all are of the whole window.
+
+    ``what_if`` has one row per change whose object occurs in the window, the largest saving first. ``graph`` and
+    ``communication`` are bounds of what can be reached. ``together`` has the best two and the best three of the others at
+    once: savings of single changes do not add up.
+    """
+
+    device: str
+    steps: int
+    step_us: float
+    replayed_us: float
+    error_ratio: float
+    step_times_us: list[float] = []
+    what_if: list[WhatIf] = []
+    together: list[WhatIf] = []
 
 
 class Window(Record, frozen=True, kw_only=True):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
-from lightning_perf.measure.analysis import Analysis, Device, Loop, Window
+from lightning_perf.measure.analysis import Analysis, Loop, Window, busiest_device, last_window
 from lightning_perf.names import PHASES, Stage, metric
 from lightning_perf.runinfo import MemoryPeaks
 
@@ -21,12 +20,6 @@ def all_scalars(analysis: Analysis) -> dict[str, float | None]:
     if window is not None:
         figures.update(device_scalars(window))
     return figures
-
-
-def last_window(analysis: Analysis) -> Window | None:
-    """The run's own last window: its folder may hold those of other stages and of older runs too."""
-    own = {record.trace for record in analysis.run.windows} if analysis.run is not None else set()
-    return next((window for window in reversed(analysis.windows) if Path(window.trace).name in own), None)
 
 
 def loop_scalars(loop: Loop | None) -> dict[str, float | None]:
@@ -74,11 +67,6 @@ def device_scalars(window: Window) -> dict[str, float | None]:
         "gpu_idle_gap_max_ms": measured.largest_gap_us / 1e3,
         **causes,
     }
-
-
-def busiest_device(window: Window) -> Device | None:
-    """The device with the most operations, if the window saw any."""
-    return max(window.devices, key=lambda device: device.operations, default=None)
 
 
 def named(scalars: dict[str, float | None], stage: Stage, separator: str) -> dict[str, float]:

@@ -1,0 +1,1 @@
+"""Analysis -> findings: what costs time, the evidence, the change to make, and what it will bring. Pure."""

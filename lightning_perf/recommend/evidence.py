@@ -1,0 +1,168 @@
+"""What rules look at: one run or one trace, with the figures that several rules need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Final
+
+from lightning_perf.measure.analysis import Analysis, Device, IdleShare, Loop, Window, busiest_device, last_window
+from lightning_perf.names import Cause, Phase
+from lightning_perf.runinfo import LoaderFacts, RunInfo, StepSeries
+
+WARM_UP_STEPS: Final = 2
+"""Steps at a run's start that hold what happens once (lazy initialisation, the first compilation)."""
+
+ENOUGH_STEPS: Final = 4
+"""Plain steps after warming up from which on a mean is taken over them alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One run or one trace.
+
+    ``step_us`` is the mean step: of the loop clock without warm-up where there is a run, else of the trace (on a
+    device, its window over its steps). ``noise_us`` is the median absolute deviation of steps, ``steps`` how many there
+    are; 0 where the trace marks none, and the "step" is then everything recorded. ``phases_us`` are means of the same
+    steps, empty without a run. ``inflation`` is how much longer a step takes under the profiler, 1 if unknown.
+    """
+
+    run: RunInfo | None
+    loop: Loop | None
+    window: Window | None
+    device: Device | None
+    step_us: float
+    noise_us: float
+    steps: int
+    phases_us: dict[Phase, float]
+    inflation: float
+
+    @property
+    def per(self) -> str:
+        """What shares are of, for people."""
+        return "a step" if self.steps else "the recorded time"
+
+    @property
+    def loader(self) -> LoaderFacts | None:
+        """The loader that feeds the loop: the first one of the stage."""
+        stage = self.run.stage if self.run is not None else ""
+        return next((one for one in (self.run.loaders if self.run else []) if one.stage == stage), None)
+
+    @property
+    def cores(self) -> int | None:
+        """Processors that this rank may count on."""
+        return max(1, self.run.cpu_count // max(1, self.run.world_size)) if self.run is not None else None
+
+    @property
+    def cpu_us(self) -> float | None:
+        """Processor time of the process per step, all threads; None without a run."""
+        loop = self.run.loop if self.run is not None else None
+        if loop is None or loop.cpu_ns is None or not loop.plain.steps:
+            return None
+        return loop.cpu_ns / 1000 / loop.plain.steps
+
+    def spans_us(self, prefix: str = "", suffix: str = "") -> dict[str, float]:
+        """Exclusive time per step of the loop's spans whose name begins and ends so, the largest first."""
+        hooks = self.loop.hooks_us if self.loop is not None else {}
+        return {name: spent for name, spent in hooks.items() if name.startswith(prefix) and name.endswith(suffix)}
+
+    def calls_per_step(self, name: str) -> float | None:
+        """How often a span of the loop is entered in a step; None without a run."""
+        record = self.run.loop if self.run is not None else None
+        if record is None:
+            return None
+        steps = record.plain.steps + record.traced.steps
+        return sum(span.calls for span in record.spans if span.name == name) / steps if steps else None
+
+    def idle_us(self, *causes: Cause) -> float:
+        """Idle time of the device per step with any of these causes."""
+        return sum(share.idle_us for share in self.idle_shares(*causes)) / max(1, self.steps)
+
+    def idle_shares(self, *causes: Cause) -> list[IdleShare]:
+        """Idle time of the device by activity, over the whole window, the largest first."""
+        measured = self.device.window if self.device is not None else None
+        shares = [share for share in measured.idle_shares if share.cause in causes] if measured is not None else []
+        return sorted(shares, key=lambda share: -share.idle_us)
+
+    def operator_calls(self, names: Iterable[str]) -> float:
+        """Calls of operators per step, by their full names (``aten::select``)."""
+        wanted = set(names)
+        rows = self.window.operators if self.window is not None else []
+        return sum(row.calls for row in rows if row.name in wanted) / max(1, self.steps_recorded)
+
+    @property
+    def steps_recorded(self) -> int:
+        """Complete steps in the trace."""
+        return sum(step.complete for step in self.window.steps) if self.window is not None else 0
+
+    def worth(self, saving_us: float) -> bool:
+        """Whether a saving is large enough to be shown: beyond 2 % of the step and twice what steps differ by."""
+        return saving_us > max(0.02 * self.step_us, 2 * self.noise_us)
+
+
+def evidence_of_run(analysis: Analysis) -> Evidence | None:
+    """The evidence of a run with its last own window; None if no step was completed."""
+    run, loop = analysis.run, analysis.loop
+    if run is None or loop is None or run.loop is None:
+        return None
+    window = last_window(analysis)
+    series = run.loop.series
+    kept = _warm(series)
+    if kept:
+        durations = [series.duration_ns[place] / 1000 for place in kept]
+        step_us = fmean(durations)
+        phases_us = {phase: fmean(spent[place] for place in kept) / 1000 for phase, spent in series.phases_ns.items()}
+    else:
+        durations, step_us, phases_us = [loop.step_time_us.p50], loop.step_time_us.mean, dict(loop.phases_us)
+    traced = loop.traced_step_time_us
+    return Evidence(
+        run=run,
+        loop=loop,
+        window=window,
+        device=busiest_device(window) if window is not None else None,
+        step_us=step_us,
+        noise_us=deviation(durations),
+        steps=len(durations),
+        phases_us=phases_us,
+        inflation=max(1.0, traced / loop.step_time_us.p50) if traced is not None else 1.0,
+    )
+
+
+def evidence_of_trace(window: Window) -> Evidence:
+    """The evidence of a trace alone."""
+    device = busiest_device(window)
+    durations = [step.duration_us for step in window.steps if step.complete]
+    step_us = fmean(durations) if durations else window.duration_us
+    if device is not None and device.window is not None:
+        step_us = device.window.duration_us / max(1, device.window.steps)
+    return Evidence(
+        run=None,
+        loop=None,
+        window=window,
+        device=device,
+        step_us=step_us,
+        noise_us=deviation(durations),
+        steps=len(durations),
+        phases_us={},
+        inflation=1.0,
+    )
+
+
+def deviation(values: list[float]) -> float:
+    """Median absolute deviation."""
+    if not values:
+        return 0.0
+    middle = median(values)
+    return median(abs(value - middle) for value in values)
+
+
+def _warm(series: StepSeries) -> list[int]:
+    """Places of complete plain steps after warming up, if there are enough; else of all complete plain steps."""
+    plain = [
+        place
+        for place, (complete, traced) in enumerate(zip(series.complete, series.traced, strict=True))
+        if complete and not traced
+    ]
+    warm = [place for place in plain if series.number[place] >= WARM_UP_STEPS]
+    return warm if len(warm) >= ENOUGH_STEPS else plain

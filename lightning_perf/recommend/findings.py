@@ -1,0 +1,79 @@
+"""Rules -> ranked findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from lightning_perf.measure.analysis import Analysis, Confidence, Finding, Severity
+from lightning_perf.recommend.evidence import Evidence, evidence_of_run, evidence_of_trace
+from lightning_perf.recommend.predict import Saving
+
+Rule = Callable[[Evidence], "Finding | None"]
+
+SHOWN: Final = 5
+"""Findings that people are shown unless they ask for all."""
+
+MOST_SPEEDUP: Final = 3.0
+"""Beyond this a small error of what is left is a large one of the speedup: it is given as "at least"."""
+
+DOCS: Final = "https://github.com/lightning-perf/lightning-perf/blob/main/docs/findings.md#"
+
+
+def recommend(analysis: Analysis, rules: Sequence[Rule]) -> list[Finding]:
+    """Findings of a run, or of each trace where there is no run, the largest saving first.
+
+    A finding that saves time is kept if its saving is beyond 2 % of the step and twice the deviation of steps.
+    """
+    of_run = evidence_of_run(analysis)
+    if analysis.run is not None:
+        return ranked(of_run, rules) if of_run is not None else []
+    return [found for window in analysis.windows for found in ranked(evidence_of_trace(window), rules)]
+
+
+def ranked(evidence: Evidence, rules: Sequence[Rule]) -> list[Finding]:
+    """Findings of one run or trace: those that save time by how much, then the others in the order of the rules."""
+    found = [finding for rule in rules if (finding := rule(evidence)) is not None]
+    saves = [one for one in found if one.saving_us_per_step is not None and evidence.worth(one.saving_us_per_step)]
+    notes = [one for one in found if one.saving_us_per_step is None]
+    return sorted(saves, key=lambda one: -(one.saving_us_per_step or 0)) + notes
+
+
+def finding(
+    evidence: Evidence,
+    rule: str,
+    title: str,
+    *,
+    saves: Saving | None,
+    because: Sequence[str],
+    action: str,
+    risks: Sequence[str] = (),
+    confidence: Confidence = "high",
+    where: str | None = None,
+    from_trace: bool = False,
+) -> Finding:
+    """A finding with what follows from its saving."""
+    step_us = evidence.step_us
+    best = min(saves.us, 0.99 * step_us) if saves is not None else None
+    return Finding(
+        rule=rule,
+        title=title,
+        severity=_severity(best, step_us),
+        saving_us_per_step=best,
+        saving_range_us=(min(saves.low_us, step_us), min(saves.high_us, step_us)) if saves is not None else None,
+        speedup=step_us / (step_us - best) if best is not None else None,
+        assumption=saves.assumption if saves is not None else None,
+        evidence=list(because),
+        action=action,
+        risks=list(risks),
+        confidence=confidence,
+        where=where,
+        trace=evidence.window.trace if evidence.window is not None and (from_trace or evidence.run is None) else None,
+        link=DOCS + rule.replace(".", ""),
+    )
+
+
+def _severity(saving_us: float | None, step_us: float) -> Severity:
+    if saving_us is None:
+        return "note"
+    return "high" if saving_us >= step_us / 5 else "medium" if saving_us >= step_us / 20 else "low"
