@@ -55,6 +55,29 @@ Cause = Literal[
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 """Why a device was idle: a closed set. Every idle nanosecond has exactly one, and together they are all idle time."""
 
+ChangeKind = Literal[
+    "data_loading",
+    "transfer",
+    "pinned_copies",
+    "sync",
+    "launch_half",
+    "graph",
+    "optimizer",
+    "callbacks",
+    "logging",
+    "checkpoint",
+    "validation",
+    "gc",
+    "compile",
+    "allocation",
+    "module_load",
+    "communication",
+    "mixed_precision",
+    "tf32",
+]
+CHANGE_KINDS: Final[tuple[ChangeKind, ...]] = get_args(ChangeKind)
+"""Changes to a training whose effect on the step time can be predicted from a trace: a closed set."""
+
 LABEL_PREFIX: Final = "perf/"
 """Start of every label that the callback writes into a trace."""
 

@@ -387,7 +387,7 @@ class Finding(Record, frozen=True, kw_only=True):
     ``rule`` is a stable id (``data.sync_loader``), ``title`` one sentence, ``evidence`` sentences with figures of the
     analysis, ``action`` code to paste or one instruction, ``where`` the culprit as far as it is known (a callback's
     hook, a module, a file and line, ...), ``risks`` when not to do it. ``saving_us_per_step`` is the prediction for
-    a mean step without warm-up and lies within ``saving_range_us``; ``assumption`` is what it rests on. ``speedup`` is
+    ``step_us``, the mean step without warm-up, and lies within ``saving_range_us``; ``assumption`` is what it rests on. ``speedup`` is
     the step's time over what is left of it. They are None for a finding that saves no time. ``trace`` is the trace
     that shows it, None for one that the loop clock shows. ``link`` leads to what the rule means.
     """
@@ -395,6 +395,7 @@ class Finding(Record, frozen=True, kw_only=True):
     rule: str
     title: str
     severity: Severity
+    step_us: float
     saving_us_per_step: float | None
     saving_range_us: tuple[float, float] | None
     speedup: float | None
@@ -442,6 +443,22 @@ class Replay(Record, frozen=True, kw_only=True):
     together: list[WhatIf] = []
 
 
+class Achieved(Record, frozen=True, kw_only=True):
+    """What became of the advice of an earlier run: its first finding that the later run no longer has.
+
+    ``achieved_us`` is how much shorter the mean step is now; it is negative where it is longer. Other changes between
+    the runs are in it. ``analysis`` is where the earlier run's record lies.
+    """
+
+    rule: str
+    predicted_us: float
+    predicted_range_us: tuple[float, float] | None
+    step_before_us: float
+    step_now_us: float
+    achieved_us: float
+    analysis: str
+
+
 class Window(Record, frozen=True, kw_only=True):
     """Everything measured in one trace file."""
 
@@ -460,12 +477,14 @@ class Window(Record, frozen=True, kw_only=True):
     copies: list[Copy] = []
     efficiency: list[Efficiency] = []
     host: list[HostShare] = []
+    replay: Replay | None = None
 
 
 class Analysis(Record, frozen=True, kw_only=True):
     """Everything measured: facts of the run, the loop clock's table, one window per trace, and what to change.
 
-    ``findings`` are ranked by what they save, of a run or of each trace.
+    ``findings`` are ranked by what they save, of a run or of each trace. ``achieved`` is what the advice of an earlier
+    run of the same project has brought.
     """
 
     schema: int = SCHEMA
@@ -473,6 +492,7 @@ class Analysis(Record, frozen=True, kw_only=True):
     loop: Loop | None
     windows: list[Window]
     findings: list[Finding] = []
+    achieved: Achieved | None = None
 
 
 def last_window(analysis: Analysis) -> Window | None:
