@@ -16,7 +16,7 @@ from lightning_perf.decode.trace import Category, Int8s, Int32s, Int64s, Trace
 from lightning_perf.measure.blocking import Blocking, blocking_calls
 from lightning_perf.measure.closures import Closures, Part, closures
 from lightning_perf.measure.intervals import Intervals, union
-from lightning_perf.measure.labels import Kind, inherited, meaning
+from lightning_perf.measure.labels import Kind, inherited, is_fit, meaning
 from lightning_perf.measure.launches import NO_LAUNCH
 from lightning_perf.measure.steps import HostStep
 
@@ -162,6 +162,9 @@ def read_host(trace: Trace, launches: Int64s, steps: Iterable[HostStep]) -> Host
     rows = np.flatnonzero(wanted[trace.category])
     overhead = np.flatnonzero(trace.category == Category.OVERHEAD)
     own, own_activity, activities = _meanings(trace, (*HOST, Category.OVERHEAD))
+    fetches = own == Kind.VALIDATION_DATA
+    if fetches.any() and not is_fit(trace.names):
+        own[fetches] = Kind.DATA
     blocking = blocking_calls(trace, launches, rows[own[rows] == Kind.SYNC])
     own[blocking.rows] = np.where(blocking.transfer, Kind.TRANSFER, Kind.SYNC)
     own_activity[blocking.rows[blocking.transfer]] = _TRANSFER

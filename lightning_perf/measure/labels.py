@@ -7,6 +7,7 @@ ranges, Python frames), from TorchRec's pipelines and from the runtimes of NVIDI
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
@@ -31,18 +32,20 @@ class Kind(IntEnum):
     CALLBACKS = 6
     LOGGING = 7
     VALIDATION = 8
-    CHECKPOINT = 9
-    TRANSFER = 10
-    DATA = 11
-    SYNC = 12
-    ALLOCATION = 13
-    MODULE_LOAD = 14
-    PROFILER = 15
-    COMPILE = 16
-    GC = 17
-    BODY = 18
+    VALIDATION_DATA = 9
+    """Fetching a batch to validate with, inside a fit."""
+    CHECKPOINT = 10
+    TRANSFER = 11
+    DATA = 12
+    SYNC = 13
+    ALLOCATION = 14
+    MODULE_LOAD = 15
+    PROFILER = 16
+    COMPILE = 17
+    GC = 18
+    BODY = 19
     """A range of the forward or backward pass: it ends what is around it, and is no work of its own."""
-    AUTOGRAD = 19
+    AUTOGRAD = 20
     """An operator of the backward pass, also inside the optimizer's step."""
 
 
@@ -55,6 +58,7 @@ CAUSE_OF_KIND: Final[dict[Kind, Cause]] = {
     Kind.CALLBACKS: "callbacks",
     Kind.LOGGING: "logging",
     Kind.VALIDATION: "validation",
+    Kind.VALIDATION_DATA: "validation",
     Kind.CHECKPOINT: "checkpoint",
     Kind.TRANSFER: "transfer",
     Kind.DATA: "data_loading",
@@ -70,7 +74,7 @@ GENERIC: Final = frozenset({Kind.NOTHING, Kind.PYTHON, Kind.OPERATOR, Kind.LAUNC
 REFILLING: Final = GENERIC | {Kind.COMMUNICATION, Kind.OPTIMIZER}
 """Kinds of host work during which a device would not be idle had no blocking call taken the host's lead."""
 
-_ABSORBING: Final = frozenset({Kind.DATA, Kind.CHECKPOINT, Kind.COMPILE})
+_ABSORBING: Final = frozenset({Kind.DATA, Kind.VALIDATION_DATA, Kind.CHECKPOINT, Kind.COMPILE})
 _ENDED_BY_BODY: Final = GENERIC | {Kind.COMMUNICATION, Kind.OPTIMIZER, Kind.CALLBACKS}
 
 Meaning = tuple[Kind, str]
@@ -97,6 +101,8 @@ def _inherited(around: Kind, own: Kind) -> Kind:
         return own
     if around in _ABSORBING:
         return around
+    if around is Kind.VALIDATION and own is Kind.DATA:
+        return Kind.VALIDATION_DATA
     if around is Kind.TRANSFER and own in (Kind.SYNC, Kind.BODY):
         return around
     if own is Kind.BODY:
@@ -188,6 +194,7 @@ def _label(name: str) -> Meaning:
 _HOOK: Final = re.compile(r"(?:\[(?P<kind>\w+)\])?(?P<owner>.*?)\.?(?P<hook>\w+)", re.DOTALL)
 _STRUCTURE: Final = re.compile(r"run_training_\w+|run_\w+_epoch|\w*optimizer_step_\w+|setup|teardown|configure_\w+")
 _LIGHTNING_HOOKS: Final[tuple[tuple[re.Pattern[str], Meaning], ...]] = (
+    (re.compile(r"val_next"), (Kind.VALIDATION_DATA, "data")),
     (re.compile(r"\w+_next|(train|val|test|predict)_dataloader"), (Kind.DATA, "data")),
     (
         re.compile(r"batch_to_device|transfer_batch_to_device|on_(before|after)_batch_transfer"),
@@ -201,7 +208,20 @@ _LIGHTNING_HOOKS: Final[tuple[tuple[re.Pattern[str], Meaning], ...]] = (
         (Kind.OPTIMIZER, "optimizer"),
     ),
 )
+_OF_A_FIT: Final = re.compile(r"(run_training_\w+|\.training_step|\.train_dataloader_next|\.on_train_\w+)$")
 _LOGGING_OWNER: Final = re.compile(r"\w*ProgressBar|LearningRateMonitor|DeviceStatsMonitor|ModelSummary|\w*Logger\b")
+
+
+def is_fit(names: Iterable[str]) -> bool:
+    """Whether Lightning's ranges are those of a fit: there, validation is no run of its own."""
+    return any(name.startswith(_PYTORCH_PROFILER) and _OF_A_FIT.search(name) for name in names)
+
+
+def kind_of_label(name: str) -> Kind | None:
+    """Kind of a range by its label, this package's or Lightning's; None for any other range."""
+    if not name.startswith((LABEL_PREFIX, _PYTORCH_PROFILER)):
+        return None
+    return meaning(Category.ANNOTATION, name)[0]
 
 
 def _lightning(action: str) -> Meaning:

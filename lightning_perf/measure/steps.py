@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_perf.decode.trace import Category, Int64s, Trace
-from lightning_perf.measure.intervals import Intervals, clip, union
+from lightning_perf.measure.intervals import Intervals, clip, subtract, union
+from lightning_perf.measure.labels import Kind, is_fit, kind_of_label
 from lightning_perf.measure.launches import NO_LAUNCH
 from lightning_perf.names import CUT_LABEL, LABEL_PREFIX, phase_of_label
 
@@ -55,8 +56,14 @@ def is_data(name: str) -> bool:
 
 
 def data_loading(trace: Trace) -> Intervals:
-    """When any thread of the host was fetching a batch."""
-    rows = named(trace, is_data)
+    """When any thread of the host was fetching a batch: not one to validate with, for all of that is validation."""
+    validation = {Kind.VALIDATION, Kind.VALIDATION_DATA} if is_fit(trace.names) else {Kind.VALIDATION}
+    return subtract(_covered(trace, is_data), _covered(trace, lambda name: kind_of_label(name) in validation))
+
+
+def _covered(trace: Trace, wanted: Callable[[str], object]) -> Intervals:
+    """When any range of the host was open whose name is wanted."""
+    rows = named(trace, wanted)
     return union(trace.start_ns[rows], trace.end_ns[rows])
 
 
@@ -106,7 +113,7 @@ def _complete(trace: Trace, rows: list[int], launches: Int64s) -> list[bool]:
         cuts = trace.start_ns[named(trace, lambda name: name == CUT_LABEL)]
         return [_holds(forwards, trace, row) and not _holds(cuts, trace, row) for row in rows]
     work = trace.start_ns[named(trace, lambda name: not (_STEP.match(name) or name.startswith(_LIGHTNING_PREFIX)))]
-    work = work[~_inside(work, data_loading(trace))]
+    work = work[~_inside(work, _covered(trace, is_data))]
     calls = np.sort(trace.start_ns[launches[launches != NO_LAUNCH]])
     complete = [True] * len(rows)
     for index in reversed(range(len(rows))):

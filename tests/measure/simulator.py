@@ -150,7 +150,8 @@ def doing(time: int, action: str, activity: str, contexts: list[Context]) -> Doi
     if action in ("gc", "profiler"):
         return Doing(action, told)
     if swallowing:
-        return Doing(swallowing, told)
+        validating = swallowing == "data_loading" and "validation" in causes[: causes.index(swallowing)]
+        return Doing("validation" if validating else swallowing, told)
     if action == "transfer" or (action == "sync" and "transfer" in causes):
         return Doing("transfer", activity if told == "host" and activity else told)
     if action in GENERIC and causes and causes[-1]:

@@ -280,6 +280,8 @@ MEANINGS = {
     ("[Callback]Mine.on_validation_end", Kind.VALIDATION, "Mine.on_validation_end"),
     ("[Callback]LearningRateMonitor.on_train_batch_start", Kind.LOGGING, "LearningRateMonitor.on_train_batch_start"),
     ("[Strategy]S.validation_step", Kind.VALIDATION, "validation"),
+    ("[_EvaluationLoop].val_next", Kind.VALIDATION_DATA, "data"),
+    ("[_EvaluationLoop].test_next", Kind.DATA, "data"),
     ("run_training_batch", Kind.PYTHON, ""),
     ("run_training_epoch", Kind.PYTHON, ""),
     ("save_checkpoint", Kind.CHECKPOINT, "save_checkpoint"),

@@ -45,7 +45,8 @@ Where a trace with the case stands elsewhere already, the table says where; "of 
 23 faster kernels do not help a host that cannot follow     test_faster_kernels_are_only_more_idle_time
 24 a setting has side effects                               of a run: its facts, test_callback: check_facts
 25 garbage collection hides in what it interrupts           test_garbage_collection_goes_before_what_it_interrupts
-26 validation inside training                               test_validation_is_no_training; of a run: test_callback:
+26 validation inside training                               test_validation_is_no_training; test_window:
+                                                            VALIDATION_CASES; of a run: test_callback:
                                                             test_validation_inside_a_fit_is_a_phase_of_the_fit
 27 steps of a shared machine differ anyhow                  of a run; test_quality: "... as others are later: jitter"
 28 properties of devices that are wrong                     test_properties_that_are_wrong_change_nothing

@@ -52,6 +52,14 @@ ranges = st.one_of(
         programs,
     ),
     st.tuples(st.just("inside"), st.just("compile"), programs),
+    st.tuples(
+        st.just("inside"),
+        st.just("validation"),
+        st.lists(
+            st.one_of(plain_work, st.tuples(st.just("inside"), st.sampled_from(["data", "logging"]), programs)),
+            max_size=4,
+        ),
+    ),
     st.tuples(st.just("backward"), programs),
     st.tuples(
         st.just("inside"),

@@ -267,6 +267,57 @@ PHASE_CASES = {
 }
 
 
+PROFILER = "[pl][profile]"
+VALIDATION_CASES = {
+    # name: (ranges, the step's data loading, idle time for it, idle time for validation, of that for its data)
+    "this package's labels": (
+        [("perf/data", 0, 100), (LOADER, 10, 90), ("perf/validation", 200, 800), ("perf/validation/data", 300, 400)],
+        (100, 100, 600, 100),
+    ),
+    "a loader's range that no label of this package encloses": (
+        [(LOADER, 10, 90), ("perf/validation", 200, 800)],
+        (80, 80, 600, 80),
+    ),
+    "Lightning's": (
+        [
+            (f"{PROFILER}[_TrainingEpochLoop].train_dataloader_next", 0, 100),
+            (LOADER, 10, 90),
+            (f"{PROFILER}[_EvaluationLoop].val_next", 305, 395),
+        ],
+        (80, 100, 90, 90),
+    ),
+    "Lightning's, where validating is the run itself": (
+        [(LOADER, 10, 90), (f"{PROFILER}[_EvaluationLoop].val_next", 305, 395)],
+        (80 + 80, 80 + 90, 0, 0),
+    ),
+    "Lightning's, with a name that sounds like training": (
+        [
+            (f"{PROFILER}[_EvaluationLoop].val_next", 305, 395),
+            (f"{PROFILER}[Callback]Best{{'monitor': 'a.training_step'}}.on_validation_end", 900, 910),
+        ],
+        (80, 90, 10, 0),
+    ),
+    "no labels": ([(LOADER, 10, 90)], (80 + 80, 80 + 80, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("case", VALIDATION_CASES)
+def test_a_batch_to_validate_with_is_validation(measured, case):
+    """The device is idle until 1000; from 310 to 390 the loader of a validation works."""
+    ranges, expected = VALIDATION_CASES[case]
+    trace = TraceBuilder().step(1, 0, 1_000).range(LOADER, 310, 390).op("aten::pin_memory", 320, 330)
+    for name, start, end in [*ranges, *([("perf/forward", 900, 910)] if "perf/" in str(ranges) else [])]:
+        trace.range(name, start, end)
+    window = measured(trace.launch(1, 980, 990).kernel(1_000, 1_100, correlation=1))
+    (step,) = window.steps
+    device = only_device(window).window
+    data = sum(share.idle_us for share in device.idle_shares if (share.cause, share.activity) == ("validation", "data"))
+    causes = device.idle_causes_us
+    figures = (step.data_loading_us, causes.get("data_loading", 0), causes.get("validation", 0), data)
+    assert tuple(round(figure * 1000) for figure in figures) == expected
+    assert step.phases_us.get("validation", 0) in (0, causes.get("validation"))
+
+
 @pytest.mark.parametrize("case", PHASE_CASES)
 def test_phases(measured, case):
     labels, expected = PHASE_CASES[case]
