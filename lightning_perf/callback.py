@@ -28,7 +28,7 @@ from lightning_perf.errors import ConfigError
 from lightning_perf.measure.analysis import Analysis, Loop, Window
 from lightning_perf.measure.loop import measure_loop
 from lightning_perf.names import STAGES, Stage
-from lightning_perf.pipeline import analyze_elsewhere, analyze_trace
+from lightning_perf.pipeline import advised, analyze_elsewhere, analyze_trace
 from lightning_perf.report import console, scalars
 from lightning_perf.runinfo import ANALYSIS_FILE, RUN_FILE, RunInfo, WindowRecord, rank_file, write_json
 
@@ -274,7 +274,7 @@ class PerfCallback(Callback):
         self.analysis = Analysis(run=info, loop=_loop(info), windows=[])
         windows = run.background.analyses(lambda path: _attempt(lambda: analyze_trace(path), run.failed))
         windows = [msgspec.structs.replace(window, trace=Path(window.trace).name) for window in windows]
-        self.analysis = msgspec.structs.replace(self.analysis, windows=windows)
+        self.analysis = self._advised(run, msgspec.structs.replace(self.analysis, windows=windows))
         self._write(run, ANALYSIS_FILE, self.analysis)
         self._log(run, scalars.all_scalars(self.analysis))
         if self.summary and trainer.global_rank == min(self.ranks):
@@ -391,6 +391,13 @@ class PerfCallback(Callback):
         if run.session.schedule is not None:
             self._write(run, RUN_FILE, info, keep_older=True)
         return info
+
+    def _advised(self, run: _Run, analysis: Analysis) -> Analysis:
+        def without(error: Exception) -> Analysis:
+            run.failed(error)
+            return analysis
+
+        return _attempt(lambda: advised(analysis, run.folder), without)
 
     def _write(self, run: _Run, name: str, record: RunInfo | Analysis, *, keep_older: bool = False) -> None:
         if run.folder is not None:

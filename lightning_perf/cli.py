@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 by_shape=options.group_by_shape,
                 by_call_site=options.group_by_call_site,
             )
-        return analyze_command(options.paths, options.json)
+        return analyze_command(options.paths, options.json, all_findings=options.all_findings)
     except PerfError as error:
         _complain(error)
         return FAILED
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return OK
 
 
-def analyze_command(paths: Sequence[str], json_target: str | None) -> int:
+def analyze_command(paths: Sequence[str], json_target: str | None, *, all_findings: bool) -> int:
     """Analyse traces; print a summary of each, or write one Analysis as JSON to a file or (``-``) to stdout."""
     from lightning_perf.pipeline import analyze
     from lightning_perf.report.console import summarize_run, summarize_trace
@@ -71,8 +71,12 @@ def analyze_command(paths: Sequence[str], json_target: str | None) -> int:
             except OSError as error:
                 raise PerfError(f"{json_target}: cannot be written ({error.strerror}); name another file") from error
     else:
-        parts = [summarize_run(analysis, None)] if analysis.run is not None else []
-        parts += [summarize_trace(window) for window in analysis.windows]
+        parts = [summarize_run(analysis, None, all_findings=all_findings)] if analysis.run is not None else []
+        own = [] if analysis.run is not None else analysis.findings  # a run's are in its summary
+        parts += [
+            summarize_trace(window, [one for one in own if one.trace == window.trace], all_findings=all_findings)
+            for window in analysis.windows
+        ]
         print("\n\n".join(parts))
     return FAILED if failures else OK
 
@@ -134,6 +138,9 @@ def _parser() -> argparse.ArgumentParser:
         "paths", nargs="+", metavar="PATH", help="trace file, or folder to search for *.pt.trace.json(.gz)"
     )
     analyze.add_argument("--json", metavar="FILE", help="write the whole analysis as JSON to FILE, or to stdout if -")
+    analyze.add_argument(
+        "--all-findings", action="store_true", help="all findings in full: evidence, assumptions, risks"
+    )
     tables = analyze.add_argument_group("tables", "instead of the summary, one table of each trace")
     tables.add_argument("--table", choices=_TABLES, help="what the table lists")
     tables.add_argument("--sort", metavar="COLUMN", help="column to sort by (default: the most expensive one)")

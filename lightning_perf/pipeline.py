@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lightning_perf.errors import TraceError
-from lightning_perf.runinfo import RUN_FILE, read_run
+from lightning_perf.runinfo import ANALYSIS_FILE, RUN_FILE, read_run
 
 if TYPE_CHECKING:
     from lightning_perf.measure.analysis import Analysis, Window
@@ -75,7 +75,45 @@ def analyze(
         else:
             windows.append(result)
     loop = measure_loop(run.loop) if run is not None and run.loop is not None else None
-    return Analysis(run=run, loop=loop, windows=windows)
+    return advised(Analysis(run=run, loop=loop, windows=windows))
+
+
+def advised(analysis: Analysis, folder: Path | None = None) -> Analysis:
+    """The analysis with its findings, and with what the advice of an earlier run has brought.
+
+    Args:
+        analysis: of a run or of traces.
+        folder: where a run's files are about to be written. The earlier run is the one whose ``analysis.json`` still
+            lies there, or else the latest one beside it, in ``<log root>/version_*``.
+    """
+    from lightning_perf.errors import RecordError
+    from lightning_perf.measure.analysis import read_analysis
+    from lightning_perf.recommend.findings import recommend
+    from lightning_perf.recommend.history import achieved
+    from lightning_perf.recommend.rules import RULES
+
+    analysis = msgspec.structs.replace(analysis, findings=recommend(analysis, RULES))
+    earlier = _earlier(folder) if folder is not None else None
+    if earlier is None:
+        return analysis
+    try:
+        before = read_analysis(earlier)
+    except RecordError:  # of another version, or cut short: no reason to fail a run
+        return analysis
+    return msgspec.structs.replace(analysis, achieved=achieved(before, analysis, str(earlier)))
+
+
+def _earlier(folder: Path) -> Path | None:
+    """The record of the run before the one that writes to a folder."""
+    own = folder / ANALYSIS_FILE
+    if own.is_file():
+        return own
+    version = next((parent for parent in folder.parents if parent.name.startswith("version_")), None)
+    if version is None:
+        return None
+    inside = folder.relative_to(version) / ANALYSIS_FILE
+    beside = [path for path in version.parent.glob(f"version_*/{inside}") if version not in path.parents]
+    return max(beside, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def _analyze_all(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from lightning_perf import PerfCallback, TraceError, analyze
-from lightning_perf.pipeline import analyze_elsewhere, analyze_trace, find_traces
+from lightning_perf.pipeline import advised, analyze_elsewhere, analyze_trace, find_traces
+from lightning_perf.runinfo import write_json
+from tests.recommend.test_history import analysis as analysis_of
 from tests.traces import TraceBuilder
 from tests.training import Net, Plant, loader, quiet
 
@@ -69,3 +72,23 @@ def test_large_traces_are_analyzed_side_by_side(tmp_path: Path, monkeypatch: pyt
     together = analyze([*traces, tmp_path / "missing.json"], on_error=errors.append)
     assert together == alone
     assert len(errors) == 1
+
+
+@pytest.mark.parametrize(("earlier", "now"), [("version_3/perf", "version_4/perf"), ("perf", "perf"), ("mine", "mine")])
+def test_the_run_before_is_found(tmp_path: Path, earlier: str, now: str) -> None:
+    """In the folder that is about to be written, or the latest of those beside it."""
+    before = analysis_of(1_000, ["data.sync_loader"])
+    if earlier.startswith("version_"):
+        write_json(tmp_path / "version_1/perf/analysis.json", analysis_of(5_000, ["host.gc"]))
+        os.utime(tmp_path / "version_1/perf/analysis.json", (1, 1))
+    write_json(tmp_path / earlier / "analysis.json", before)
+    found = advised(analysis_of(700, []), tmp_path / now).achieved
+    assert found is not None
+    assert (found.rule, found.achieved_us) == ("data.sync_loader", 300)
+    assert found.analysis == str(tmp_path / earlier / "analysis.json")
+
+
+def test_a_damaged_record_of_the_run_before_is_no_reason_to_fail(tmp_path: Path) -> None:
+    (tmp_path / "analysis.json").write_text("{")
+    assert advised(analysis_of(700, []), tmp_path).achieved is None
+    assert advised(analysis_of(700, []), tmp_path / "nothing").achieved is None

@@ -36,7 +36,7 @@ _LARGEST_INT: Final = 2**63 - 1
 _INT32: Final = np.iinfo(np.int32)
 
 WITH_INPUTS: Final = re.compile(
-    r"aten::(\w*mm|\w*bmm\w*|_addmm_activation|\w*convolution\w*|\w*attention\w*)$"
+    r"aten::(\w*mm(_|_v\d+)?|\w*bmm\w*|_addmm_activation|\w*convolution\w*|\w*attention\w*)$"
     r"|(nccl|rccl|hccl|xccl|gloo|c10d|ucc|mpi):"
 )
 """Operators and ranges whose inputs are always kept: they tell of arithmetic and of messages."""

@@ -387,9 +387,9 @@ class Finding(Record, frozen=True, kw_only=True):
     ``rule`` is a stable id (``data.sync_loader``), ``title`` one sentence, ``evidence`` sentences with figures of the
     analysis, ``action`` code to paste or one instruction, ``where`` the culprit as far as it is known (a callback's
     hook, a module, a file and line, ...), ``risks`` when not to do it. ``saving_us_per_step`` is the prediction for
-    ``step_us``, the mean step without warm-up, and lies within ``saving_range_us``; ``assumption`` is what it rests on. ``speedup`` is
-    the step's time over what is left of it. They are None for a finding that saves no time. ``trace`` is the trace
-    that shows it, None for one that the loop clock shows. ``link`` leads to what the rule means.
+    ``step_us``, the mean step without warm-up, and lies within ``saving_range_us``; ``assumption`` is what it rests
+    on. ``speedup`` is the step's time over what is left of it. They are None for a finding that saves no time.
+    ``trace`` is the trace that shows it, None for one that the loop clock shows. ``link`` leads to what the rule means.
     """
 
     rule: str
@@ -429,8 +429,8 @@ class Replay(Record, frozen=True, kw_only=True):
     gives without a change, ``error_ratio`` how far these means are apart. Without steps all are of the whole window.
 
     ``what_if`` has one row per change whose object occurs in the window, the largest saving first. ``graph`` and
-    ``communication`` are bounds of what can be reached. ``together`` has the best two and the best three of the others at
-    once: savings of single changes do not add up.
+    ``communication`` are bounds of what can be reached. ``together`` has the best two and the best three of the others
+    at once: savings of single changes do not add up.
     """
 
     device: str

@@ -11,12 +11,6 @@ from lightning_perf.recommend.predict import Saving
 
 Rule = Callable[[Evidence], "Finding | None"]
 
-SHOWN: Final = 5
-"""Findings that people are shown unless they ask for all."""
-
-MOST_SPEEDUP: Final = 3.0
-"""Beyond this a small error of what is left is a large one of the speedup: it is given as "at least"."""
-
 DOCS: Final = "https://github.com/lightning-perf/lightning-perf/blob/main/docs/findings.md#"
 
 
@@ -59,6 +53,7 @@ def finding(
         rule=rule,
         title=title,
         severity=_severity(best, step_us),
+        step_us=step_us,
         saving_us_per_step=best,
         saving_range_us=(min(saves.low_us, step_us), min(saves.high_us, step_us)) if saves is not None else None,
         speedup=step_us / (step_us - best) if best is not None else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_perf import units
@@ -11,6 +12,7 @@ from lightning_perf.measure.analysis import (
     Arithmetic,
     Device,
     Efficiency,
+    Finding,
     Loop,
     MemoryPeak,
     TraceMemory,
@@ -20,6 +22,7 @@ from lightning_perf.measure.analysis import (
 )
 from lightning_perf.measure.efficiency import CPU
 from lightning_perf.names import PHASES, Phase
+from lightning_perf.report import advice
 from lightning_perf.runinfo import ANALYSIS_FILE, RunInfo
 
 log = logging.getLogger("lightning_perf")
@@ -41,12 +44,13 @@ _PHASE_NAMES: dict[Phase, str] = {
 }
 
 
-def summarize_run(analysis: Analysis, folder: Path | None) -> str:
-    """Summary of a run: what ran, what takes the most, the figures, the phases, and where to read on.
+def summarize_run(analysis: Analysis, folder: Path | None, *, all_findings: bool = False) -> str:
+    """Summary of a run: what costs time and what to change, the figures, the phases, and where to read on.
 
     Args:
         analysis: the run's analysis; must hold a run.
         folder: where the run's files are, or None if it wrote none.
+        all_findings: show all findings in full, not the first ones.
 
     Raises:
         ValueError: the analysis holds no run.
@@ -59,7 +63,11 @@ def summarize_run(analysis: Analysis, folder: Path | None) -> str:
         lines.append("  No step was completed, so there is nothing to report.")
     else:
         window = last_window(analysis)
-        lines += [f"  {_largest(loop)}", ""]
+        said = advice.verdict(analysis.findings) or [_healthy(analysis, loop)]
+        lines += [*(f"  {line}" for line in said), ""]
+        lines += _block(advice.changes(analysis.findings, everything=all_findings))
+        if analysis.achieved is not None:
+            lines += [f"  since the last run: {advice.outcome(analysis.achieved)}", ""]
         lines.append("  " + "   ".join([*_speed(loop), *_device(window), *_memory(run)]))
         lines.append("  " + _shares(loop))
         if loop.traced_step_time_us is not None:
@@ -72,8 +80,8 @@ def summarize_run(analysis: Analysis, folder: Path | None) -> str:
     return "\n".join(lines).rstrip()
 
 
-def summarize_trace(window: Window) -> str:
-    """Summary of one trace file."""
+def summarize_trace(window: Window, findings: Sequence[Finding] = (), *, all_findings: bool = False) -> str:
+    """Summary of one trace file, with its findings."""
     complete = [step for step in window.steps if step.complete]
     rank = f" · rank {window.rank}" if window.rank is not None else ""
     lines = [f"{window.trace} · {units.count(window.events)} events{rank} · {_plural(len(complete), 'complete step')}"]
@@ -90,7 +98,10 @@ def summarize_trace(window: Window) -> str:
     if window.memory is not None:
         lines += _memory_lines(window.memory)
     lines += [f"  quality  {note.message}" for note in window.quality]
-    return "\n".join(lines)
+    if findings:
+        said = [f"  {line}" for line in advice.verdict(findings)]
+        lines += ["", *said, *([""] if said else []), *_block(advice.changes(findings, everything=all_findings))]
+    return "\n".join(lines).rstrip()
 
 
 def emit(text: str) -> None:
@@ -128,6 +139,17 @@ def _from_here(path: Path) -> Path:
         return path.resolve().relative_to(Path.cwd())
     except (ValueError, OSError):  # it does not, or the working directory is gone
         return path
+
+
+def _block(lines: Sequence[str]) -> list[str]:
+    """Indented, with an empty line after it."""
+    return [*(f"  {line}" for line in lines), ""] if lines else []
+
+
+def _healthy(analysis: Analysis, loop: Loop) -> str:
+    """One line for a run in which no change would save time."""
+    text = _largest(loop)
+    return text if analysis.findings else f"Nothing stands out. {text}"
 
 
 def _largest(loop: Loop) -> str:

@@ -85,7 +85,7 @@ def test_summary_of_a_run_on_a_device() -> None:
     assert text.splitlines() == [
         "lightning-perf · ResNet · 1,204 steps, 6 of them traced · NVIDIA A100-SXM4-80GB",
         "",
-        "  The backward pass takes 36 % of a step: 64.8 ms of 180.0 ms on average.",
+        "  Nothing stands out. The backward pass takes 36 % of a step: 64.8 ms of 180.0 ms on average.",
         "",
         (
             "  step 177.6 ms (p95 184.1 ms)   5.63 it/s   180.0 samples/s   GPU busy 55 %   "
