@@ -124,6 +124,8 @@ def _without_launch(trace: Trace, launches: Int64s, operations: Int64s, *, early
     known was therefore launched before that; the rest should have a launch.
     """
     unknown = operations[launches[operations] == NO_LAUNCH]
+    if not _unreliable(unknown.size, operations.size):
+        return None
     known = operations[launches[operations] != NO_LAUNCH]
     names, stream = np.unique(trace.stream, return_inverse=True)
     queue = trace.device.astype(np.int64) * names.size + stream
