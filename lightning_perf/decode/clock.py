@@ -73,7 +73,7 @@ def nanoseconds(times_us: Sequence[object], largest_us: int, notes: Notes) -> In
 def _from_numbers(times_us: Sequence[float | bytes], largest_us: int, *, whole: bool) -> Int64s | None:
     """Nanoseconds of numbers that float64 holds exactly; None for any others."""
     try:
-        values = np.fromiter(map(float, times_us), dtype=np.float64, count=len(times_us))
+        values = np.array(times_us, dtype=np.float64)
     except OverflowError:  # an integer of hundreds of digits
         return None
     largest = np.abs(values).max(initial=0.0)

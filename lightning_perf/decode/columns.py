@@ -119,7 +119,7 @@ class Collector:
         sound = _sound(every["start_ns"], every["duration_ns"], self._notes)
         if sound.size == 0:
             return None
-        order = sound[np.lexsort((-every["duration_ns"][sound], every["start_ns"][sound]))]
+        order = sound[_in_order(every["start_ns"][sound], every["duration_ns"][sound])]
         first_ns = int(every["start_ns"][order[0]])
         row = np.full(self._count, NO_NUMBER, dtype=np.int64)
         row[order] = np.arange(order.size)
@@ -286,6 +286,16 @@ def _sound(start_ns: Int64s, duration_ns: Int64s, notes: Notes) -> Int64s:
     notes.add("negative_duration", np.count_nonzero(negative))
     notes.add("zero_timestamps", np.count_nonzero(at_zero))
     return np.flatnonzero(timed & ~negative & ~at_zero)
+
+
+def _in_order(start_ns: Int64s, duration_ns: Int64s) -> Int64s:
+    """Places by start, the longest first on ties. Files are sorted in long runs, which a stable sort makes use of."""
+    order: Int64s = np.argsort(start_ns, kind="stable")
+    same = np.diff(start_ns[order]) == 0
+    tied = np.flatnonzero(np.append(same, [False]) | np.append([False], same))
+    rows = order[tied]
+    order[tied] = rows[np.lexsort((-duration_ns[rows], start_ns[rows]))]
+    return order
 
 
 def _ids(values: Sequence[object], known: _Interned[object]) -> Int32s:
