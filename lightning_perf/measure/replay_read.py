@@ -94,17 +94,10 @@ def read_model(
         (found.called[anchored], found.thread[anchored]),
         (step_ends, np.full(step_ends.size, main)),
     )
-    until = np.maximum(np.minimum(found.returned, found.start), found.called)
-    calling = (
-        np.concatenate((found.called[anchored], begin_ns)),
-        np.concatenate((until[anchored], begin_ns)),
-        np.concatenate((found.thread[anchored], waiting)),
-    )
-    time = read_host_time(trace, host, steps, anchors, calling)
+    time = read_host_time(trace, host, steps, anchors, _calls(found, anchored, begin_ns, waiting))
     mine = trace.device[found.rows] == device.index
     latency, gap = _typical(found)
     step = np.where(mine, _steps(found, complete, end_ns), NONE)
-    lasted = (trace.end_ns - trace.start_ns)[np.setdiff1d(found.call[anchored], calls)]
     return Model(
         operations=_operations(trace, host, found, time, (anchored, launch), step, (latency, gap)),
         waits=_waits(trace, host, found, calls, begin_ns, anchors, (begin, end), time.doing()[anchored.size :]),
@@ -116,7 +109,7 @@ def read_model(
         steps=len(complete),
         latency=latency,
         gap=gap,
-        call=float(np.median(lasted)) if lasted.size else _CALL_NS,
+        call=_launching(trace, found, calls),
     )
 
 
@@ -177,6 +170,16 @@ def _in_order(*groups: tuple[Int64s, Int64s]) -> tuple[Anchors, list[Int64s]]:
     return Anchors(times[order], threads[order]), np.split(place, np.cumsum([one.size for one, _ in groups])[:-1])
 
 
+def _calls(found: _Found, anchored: Int64s, begin_ns: Int64s, waiting: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Calls that launch and then those that block: their begin, how long they can hold work up, and their thread."""
+    until = np.maximum(np.minimum(found.returned, found.start), found.called)
+    return (
+        np.concatenate((found.called[anchored], begin_ns)),
+        np.concatenate((until[anchored], begin_ns)),
+        np.concatenate((found.thread[anchored], waiting)),
+    )
+
+
 def _typical(found: _Found) -> tuple[float, float]:
     """Time from a launch to a start on an idle stream, and between two operations that were queued."""
     free = found.free()
@@ -187,6 +190,12 @@ def _typical(found: _Found) -> tuple[float, float]:
     queued = launched & (found.called + 2 * latency <= free) & (since_free < SHORTEST_WAIT_NS)
     gap = float(np.median(np.maximum(since_free[queued], 0))) if queued.any() else _GAP_NS
     return latency, gap
+
+
+def _launching(trace: Trace, found: _Found, blocking: Int64s) -> float:
+    """Time in a call that launches and does not block."""
+    calls = np.setdiff1d(found.call[found.call != NO_LAUNCH], blocking)
+    return float(np.median(trace.duration_ns[calls])) if calls.size else _CALL_NS
 
 
 def _operations(
