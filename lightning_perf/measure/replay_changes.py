@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -86,8 +86,9 @@ _LARGE_BYTES: Final = 1 << 16
 _TIMES_FASTER: Final = 2.0
 """Numbers of half the size: what memory allows."""
 
-_PINNED: Final = re.compile(r"HtoD.*pinned", re.IGNORECASE)
-_GROUPED: Final = re.compile(r"multi_tensor|foreach|fused", re.IGNORECASE)
+_PINNED: Final = re.compile(r"HtoD.*pinned", re.IGNORECASE).search
+_GROUPED: Final = re.compile(r"multi_tensor|foreach|fused", re.IGNORECASE).search
+_COLLECTIVE: Final = COLLECTIVE.search
 _PRODUCT: Final = re.compile(
     r"gemm|gemv|cutlass|cijk_|nvjet|_conv|conv_|convol|conv\d|scudnn|winograd|[dw]grad|fprop|xmma|igemm|sp3asm"
     r"|batched_.*xdlops|dot_kernel",
@@ -139,17 +140,15 @@ class Workload:
     activities: tuple[str, ...]
     totals: Floats
     peaks: Mapping[str, float]
+    _named: dict[Callable[[str], object], Booleans] = field(default_factory=dict)
 
-    def names(self, pattern: re.Pattern[str]) -> Booleans:
-        """Which operations have a name in which the pattern is found."""
-        return self.where(lambda name: pattern.search(name) is not None)
-
-    def where(self, wanted: Callable[[str], bool]) -> Booleans:
-        """Which operations have a name that is wanted."""
-        ids, place = np.unique(self.trace.name_id[self.model.operations.rows], return_inverse=True)
-        found = np.array([wanted(self.trace.names[name]) for name in ids.tolist()], dtype=np.bool_)
-        named: Booleans = found[place.reshape(-1)]
-        return named
+    def named(self, wanted: Callable[[str], object]) -> Booleans:
+        """Which operations have a name that is wanted; names are long and many, and each is read once."""
+        if wanted not in self._named:
+            ids, place = np.unique(self.trace.name_id[self.model.operations.rows], return_inverse=True)
+            found = np.array([bool(wanted(self.trace.names[name])) for name in ids.tolist()], dtype=np.bool_)
+            self._named[wanted] = found[place.reshape(-1)]
+        return self._named[wanted]
 
 
 def apply(change: Change, work: Workload, costs: Costs) -> None:
@@ -232,7 +231,7 @@ def _pinned_copies(work: Workload, costs: Costs) -> None:
     costs.own[waits.pageable] = np.minimum(costs.own[waits.pageable], work.model.call)
     _unstaged(work, costs)
     size, duration = trace.bytes[rows], work.model.operations.duration
-    pinned = work.names(_PINNED) & (size >= _LARGE_BYTES) & (duration > 0)
+    pinned = work.named(_PINNED) & (size >= _LARGE_BYTES) & (duration > 0)
     staged = work.model.operations.staged & (size > 0)
     if pinned.any() and staged.any():
         each_ns = duration[pinned].sum() / size[pinned].sum()
@@ -251,7 +250,7 @@ def _graph(work: Workload, costs: Costs) -> None:
 
 
 def _communication(work: Workload, costs: Costs) -> None:
-    _shrink(work, costs, work.names(COLLECTIVE), 0.0)
+    _shrink(work, costs, work.named(_COLLECTIVE), 0.0)
 
 
 def _optimizer(work: Workload, costs: Costs) -> None:
@@ -268,7 +267,7 @@ def _optimizer(work: Workload, costs: Costs) -> None:
     _, first, group, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     group = group.reshape(-1)
     looped = (
-        (count[group] >= _FEWEST) & ~work.names(_GROUPED)[mine] & (trace.category[ops.rows[mine]] == Category.KERNEL)
+        (count[group] >= _FEWEST) & ~work.named(_GROUPED)[mine] & (trace.category[ops.rows[mine]] == Category.KERNEL)
     )
     if not looped.any():
         return
@@ -310,8 +309,8 @@ def _tf32(work: Workload, costs: Costs) -> None:
 def _wide_products(work: Workload) -> tuple[Booleans, Booleans]:
     """Kernels that multiply matrices or convolve without 16 bit numbers, and those that use tensor cores."""
     kernel = work.trace.category[work.model.operations.rows] == Category.KERNEL
-    wide = kernel & work.where(is_wide_product)
-    return wide, work.where(uses_tensor_cores)
+    wide = kernel & work.named(is_wide_product)
+    return wide, work.named(uses_tensor_cores)
 
 
 def is_wide_product(kernel: str) -> bool:
@@ -320,7 +319,7 @@ def is_wide_product(kernel: str) -> bool:
         _PRODUCT.search(kernel) is not None
         and _OTHER.search(kernel) is None
         and _NARROW.search(kernel) is None
-        and COLLECTIVE.search(kernel) is None
+        and _COLLECTIVE(kernel) is None
     )
 
 
