@@ -6,8 +6,21 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from lightning_perf.names import Cause
+from lightning_perf.recommend.evidence import Evidence
+
 MOST_WORKERS: Final = 16
 """More worker processes per rank than these cost memory and start-up time before they bring anything."""
+
+WORKERS_LONGER: Final = 1.17
+"""How much longer a step with workers was than the formula says, at most, in two pairs of traces with and without
+them: workers share the processors with the loop, hand their batches over, and are not equally fast."""
+
+SOUND_REPLAY: Final = 0.02
+"""A replay that misses the measured step by more says nothing about changes."""
+
+_DEVICE_WORKS: Final = frozenset({"validation"})
+"""Activities that are also the device's work: idle time tells only a part of what they cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +36,18 @@ class Saving:
 def saving(us: float, assumption: str, *, low: float = 0.8, high: float = 1.0) -> Saving:
     """A saving whose range is given as shares of it."""
     return Saving(us, low * us, high * us, assumption)
+
+
+def between(low_us: float, us: float, high_us: float, assumption: str) -> Saving:
+    """A saving with the ends of its range, in whatever order they come out; none is less than nothing."""
+    ends = sorted(max(0.0, end) for end in (low_us, us, high_us))
+    return Saving(max(0.0, us), ends[0], ends[-1], assumption)
+
+
+def saving_with_workers(step_us: float, left_us: float, assumption: str) -> Saving:
+    """A saving from more worker processes: the step is at least as long as the formula says."""
+    us = step_us - left_us
+    return between(min(0.8 * us, step_us - WORKERS_LONGER * left_us), us, us, assumption)
 
 
 def left_with_workers(fetch_us: float, rest_us: float, workers: int, *, cpu_us: float, cores: int) -> float:
@@ -49,3 +74,96 @@ def workers_needed(fetch_us: float, rest_us: float, *, cores: int, cpu_ratio: fl
     enough = math.ceil(fetch_us / max(rest_us, 1.0))
     at_once = math.floor(max(1, cores - 1) / max(cpu_ratio, 1 / MOST_WORKERS))
     return max(1, min(enough, at_once, MOST_WORKERS))
+
+
+def round_up(number: float) -> int:
+    """The next of 1, 2, 5, 10, 20, 50, ...: numbers that people choose."""
+    size = 1
+    while True:
+        for step in (1, 2, 5):
+            if step * size >= number:
+                return step * size
+        size *= 10
+
+
+def host_us(evidence: Evidence, cause: Cause, activity: str | None = None) -> float:
+    """What the host spent per recorded step in a trace with this cause, or in this activity whatever its cause."""
+    shares = evidence.window.host if evidence.window is not None else []
+    spent = sum(
+        share.time_us for share in shares if (share.cause == cause if activity is None else share.activity == activity)
+    )
+    return spent / max(1, evidence.steps_recorded)
+
+
+def exposed(
+    evidence: Evidence, cause: Cause, spent_us: float, *, activity: str | None = None, calls: float = 1.0
+) -> float:
+    """The part of the host's time that a step gets shorter by without it.
+
+    Without a device that is all of it. A device has work queued while the host does something else: what the host then
+    spends costs nothing. The trace tells which share of it does: what the replay of the window saves without it, or how
+    long the device was idle for it, over what the host spent in the same window. A share, because how often something
+    happens in the window is not how often it happens in the run. For what the window did not see,
+    :func:`beyond_the_queue` is taken.
+
+    Args:
+        evidence: the run or the trace.
+        cause: what an idle device waits for while the host does this.
+        spent_us: the host's time.
+        activity: the name of what the host does, for one activity alone.
+        calls: how often it happens in a step.
+    """
+    window = evidence.window
+    if evidence.device is None or window is None:
+        return spent_us
+    seen_us = host_us(evidence, cause, activity)
+    if window.host and not seen_us:
+        return beyond_the_queue(evidence, spent_us, calls=calls)
+    freed_us = replayed(evidence, cause, activity)
+    if freed_us is None:
+        if cause in _DEVICE_WORKS:
+            return spent_us
+        freed_us = _idle_us(evidence, cause, activity)
+    return spent_us * min(1.0, freed_us / seen_us) if seen_us else min(spent_us, freed_us)
+
+
+def beyond_the_queue(evidence: Evidence, spent_us: float, *, calls: float) -> float:
+    """The host's time for something rare, without a step of work that a device may have had queued whenever it began.
+
+    Args:
+        evidence: the run or the trace.
+        spent_us: the host's time per step.
+        calls: how often it happens in a step.
+    """
+    if evidence.device is None:
+        return spent_us
+    return max(0.0, spent_us - min(1.0, calls) * evidence.step_us)
+
+
+def replayed(evidence: Evidence, change: str, activity: str | None = None) -> float | None:
+    """What the replay of the window saves per step by a change, or by the part of it that is one activity.
+
+    None where there is no replay that can be trusted, or it has not tried that.
+    """
+    replay = evidence.window.replay if evidence.window is not None else None
+    if replay is None or replay.error_ratio > SOUND_REPLAY:
+        return None
+    rows = {row.changes[0]: row.saving_us_per_step for row in replay.what_if if len(row.changes) == 1}
+    single = f"{change}:{activity}"
+    if activity is None or single in rows:
+        return rows.get(change if activity is None else single)
+    several = any(name.startswith(f"{change}:") for name in rows)
+    return None if several else rows.get(change)
+
+
+def _idle_us(evidence: Evidence, cause: Cause, activity: str | None) -> float:
+    """Idle time of the device per recorded step with a cause, or during an activity whatever its cause."""
+    measured = evidence.device.window if evidence.device is not None else None
+    if measured is None:
+        return 0.0
+    spent = sum(
+        share.idle_us
+        for share in measured.idle_shares
+        if (share.cause == cause if activity is None else share.activity == activity)
+    )
+    return spent / max(1, measured.steps)
