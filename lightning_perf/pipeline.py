@@ -139,8 +139,10 @@ def _or_error(analyze_one: Callable[[Path], Window], trace: Path) -> Window | Tr
         return error
 
 
-def analyze_trace(path: Path, *, by_shape: bool = False, by_call_site: bool = False, all_rows: bool = False) -> Window:
-    """Decode and measure one trace file, as :func:`analyze` does.
+def analyze_trace(
+    path: Path, *, by_shape: bool = False, by_call_site: bool = False, all_rows: bool = False, what_if: bool = True
+) -> Window:
+    """Decode and measure one trace file, as :func:`analyze` does, and replay it with what could be changed.
 
     Raises:
         TraceError: the trace cannot be read.
@@ -150,7 +152,8 @@ def analyze_trace(path: Path, *, by_shape: bool = False, by_call_site: bool = Fa
     from lightning_perf.measure.window import measure_trace
 
     trace = read_trace(path, inputs=by_shape)
-    return measure_trace(trace, by_shape=by_shape, by_call_site=by_call_site, limit=None if all_rows else ROWS)
+    limit = None if all_rows else ROWS
+    return measure_trace(trace, by_shape=by_shape, by_call_site=by_call_site, limit=limit, what_if=what_if)
 
 
 def analyze_elsewhere(

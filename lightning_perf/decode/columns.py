@@ -344,7 +344,10 @@ def _integer(value: object) -> int:
 
 def _floats(values: Sequence[object]) -> Floats:
     """Values as float64; :data:`NO_NUMBER` for what is not a finite number that is at least 0."""
-    numbers = np.fromiter(map(_float, values), dtype=np.float64, count=len(values))
+    if set(map(type, values)) <= {int, float}:
+        numbers = np.array(values, dtype=np.float64)
+    else:
+        numbers = np.fromiter(map(_float, values), dtype=np.float64, count=len(values))
     return np.where(np.isfinite(numbers) & (numbers >= 0), numbers, NO_NUMBER)
 
 

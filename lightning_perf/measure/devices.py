@@ -13,7 +13,7 @@ from lightning_perf.measure.causes import idle_time
 from lightning_perf.measure.collectives import COLLECTIVE
 from lightning_perf.measure.host import HOST, Host
 from lightning_perf.measure.intervals import Intervals, clip, gaps, split, subtract, union
-from lightning_perf.measure.launches import NO_LAUNCH
+from lightning_perf.measure.launches import NO_LAUNCH, names_where
 from lightning_perf.measure.steps import HostStep
 
 
@@ -49,8 +49,7 @@ def device_work(trace: Trace) -> list[DeviceWork]:
 def measure_device(trace: Trace, work: DeviceWork, host: Host, steps: Sequence[HostStep], launches: Int64s) -> Device:
     """A device over its span and over its window of complete steps."""
     rows = work.rows
-    collective_name = np.array([COLLECTIVE.search(name) is not None for name in trace.names], dtype=np.bool_)
-    collective = collective_name[trace.name_id[rows]]
+    collective = names_where(trace, rows, lambda name: COLLECTIVE.search(name) is not None)[trace.name_id[rows]]
     kernel = trace.category[rows] == Category.KERNEL
     communication = _covered(trace, rows[collective])
     start_ns, end_ns = int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())
@@ -131,7 +130,7 @@ def adjusted_window(trace: Trace, work: DeviceWork, steps: Sequence[HostStep], l
     start_ns = steps[0].start_ns
     first = inside & (step == 0)
     if first.any():
-        before = work_end[~inside & (work_end < trace.start_ns[rows][first].min())]
+        before = work_end[~inside & (work_end <= trace.start_ns[rows][first].min())]
         start_ns = max(start_ns, int(before.max(initial=start_ns)))
     end_ns = max(int(ends.max()), int(work_end[inside].max(initial=start_ns)))
     return start_ns, end_ns

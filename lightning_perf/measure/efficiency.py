@@ -15,6 +15,7 @@ from lightning_perf.measure.analysis import Arithmetic, Efficiency, Quality
 from lightning_perf.measure.arithmetic import NO_CALL, ArithmeticCalls
 from lightning_perf.measure.devices import DeviceWork, window_bounds
 from lightning_perf.measure.host import HOST
+from lightning_perf.measure.launches import names_where
 from lightning_perf.measure.peaks import peaks_of
 from lightning_perf.measure.steps import HostStep
 
@@ -73,7 +74,7 @@ def measure_efficiency(
     """
     if not work:
         return _host_efficiency(trace, steps, calls)
-    named = np.array([uses_tensor_cores(name) for name in trace.names], dtype=np.bool_)
+    named = names_where(trace, np.flatnonzero(trace.category == Category.KERNEL), uses_tensor_cores)
     found = []
     for device in work:
         rows = device.rows[trace.category[device.rows] == Category.KERNEL]

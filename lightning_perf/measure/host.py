@@ -81,6 +81,7 @@ class Host:
     blocking: Blocking
     overhead: Timeline
     _timelines: dict[ThreadId, Timeline] = field(default_factory=dict)
+    _together: dict[ThreadId | None, Timeline] = field(default_factory=dict)
     _rows: dict[ThreadId, Int64s] = field(default_factory=dict)
 
     def thread_rows(self, thread: ThreadId) -> Int64s:
@@ -111,6 +112,12 @@ class Host:
         return max(said, key=lambda one: said[one], default=None)
 
     def together(self, thread: ThreadId | None) -> Timeline:
+        """:meth:`_combined` of the thread that launches and the main thread."""
+        if thread not in self._together:
+            self._together[thread] = self._combined(thread)
+        return self._together[thread]
+
+    def _combined(self, thread: ThreadId | None) -> Timeline:
         """What holds up the work that a thread launches: its own doing, or the main thread's.
 
         What says more wins (the order of :class:`Kind`), the launching thread on ties. The profiler's overhead goes
@@ -138,7 +145,7 @@ class Host:
 
 def distinct(*columns: Int64s) -> Int64s:
     """All times of some columns, ascending, each once; numpy's unique hashes, which is slower here."""
-    times = np.sort(np.concatenate(columns))
+    times = np.sort(np.concatenate(columns), kind="stable")  # which merges what is sorted already
     found: Int64s = times[np.concatenate(([True], times[1:] > times[:-1]))] if times.size else times
     return found
 

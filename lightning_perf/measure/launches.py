@@ -1,12 +1,25 @@
-"""Which runtime or driver call launched which device operation."""
+"""Which runtime or driver call launched which device operation, and which of these have a certain name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import numpy.typing as npt
 
 from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int64s, Trace
 
 NO_LAUNCH = -1
+
+Booleans = npt.NDArray[np.bool_]
+
+
+def names_where(trace: Trace, rows: Int64s, wanted: Callable[[str], bool]) -> Booleans:
+    """Which of the trace's names are wanted, of those that some events have; others are not."""
+    found = np.zeros(len(trace.names), dtype=np.bool_)
+    for name in np.flatnonzero(np.bincount(trace.name_id[rows], minlength=len(trace.names))).tolist():
+        found[name] = wanted(trace.names[name])
+    return found
 
 
 def launch_rows(trace: Trace) -> Int64s:

@@ -63,7 +63,7 @@ _KINDS: Final[Mapping[ChangeKind, tuple[Kind, ...]]] = {
     "callbacks": (Kind.CALLBACKS,),
     "logging": (Kind.LOGGING,),
     "checkpoint": (Kind.CHECKPOINT,),
-    "validation": (Kind.VALIDATION,),
+    "validation": (Kind.VALIDATION, Kind.VALIDATION_DATA),
     "gc": (Kind.GC,),
     "compile": (Kind.COMPILE,),
     "allocation": (Kind.ALLOCATION,),

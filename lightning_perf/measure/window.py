@@ -20,12 +20,13 @@ from lightning_perf.measure.memory import measure_memory
 from lightning_perf.measure.operators import measure_modules, measure_operators
 from lightning_perf.measure.phases import step_phases
 from lightning_perf.measure.quality import trace_quality
+from lightning_perf.measure.replay import replay
 from lightning_perf.measure.steps import HostStep, data_loading, host_steps, inside_ns
 from lightning_perf.measure.tally import ROWS, device_calls
 
 
 def measure_trace(
-    trace: Trace, *, by_shape: bool = False, by_call_site: bool = False, limit: int | None = ROWS
+    trace: Trace, *, by_shape: bool = False, by_call_site: bool = False, limit: int | None = ROWS, what_if: bool = False
 ) -> Window:
     """Measure a trace: its steps, its devices over their spans and over the complete steps, its memory, what ran.
 
@@ -36,6 +37,7 @@ def measure_trace(
         by_shape: one row for each combination of an operator's input shapes, which the trace must have been read with.
         by_call_site: one row for each function of the user's code that called an operator, by recorded Python stacks.
         limit: rows of operators, kernels and modules; the others are summed in one more row. None keeps all.
+        what_if: replay the device's window with what could be changed: some milliseconds for each change.
     """
     launches = launch_rows(trace)
     work = device_work(trace)
@@ -74,6 +76,7 @@ def measure_trace(
         copies=measure_copies(trace),
         efficiency=efficiency,
         host=host_shares(host, steps),
+        replay=replay(trace, work, steps, launches, host) if what_if else None,
     )
 
 

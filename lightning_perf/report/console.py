@@ -237,7 +237,7 @@ def _efficiency_line(efficiency: Efficiency) -> list[str]:
     if efficiency.arithmetic is not None and efficiency.arithmetic.achieved_flops_per_s is not None:
         parts.append(_achieved(efficiency.arithmetic, efficiency.arithmetic.achieved_flops_per_s))
     name = "host" if efficiency.device == CPU else f"device {efficiency.device}"
-    return [f"  efficiency  {name}: {', '.join(parts)}"] if parts else []
+    return [f"  compute  {name}: {', '.join(parts)}"] if parts else []
 
 
 def _achieved(arithmetic: Arithmetic, flops_per_s: float) -> str:

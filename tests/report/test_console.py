@@ -147,23 +147,23 @@ def lines_of(window: Window, kind: str) -> list[str]:
                 arithmetic=computed(23.1e12, "bfloat16", 0.18),
             ),
             (
-                "  efficiency  device 0: SM 55 %, occupancy 49 %, tensor cores 12 % of kernel time, "
+                "  compute  device 0: SM 55 %, occupancy 49 %, tensor cores 12 % of kernel time, "
                 "23.1 TFLOP/s bfloat16 = 18 % of peak"
             ),
         ),
-        (efficiency(occupancy=0.49), "  efficiency  device 0: occupancy 49 %"),
+        (efficiency(occupancy=0.49), "  compute  device 0: occupancy 49 %"),
         (
             efficiency(arithmetic=computed(8.5e8, "float32", unknown=3)),
-            "  efficiency  device 0: at least 850.0 MFLOP/s float32",
+            "  compute  device 0: at least 850.0 MFLOP/s float32",
         ),
-        (efficiency("cpu", computed(63e9, None)), "  efficiency  host: 63.0 GFLOP/s"),
+        (efficiency("cpu", computed(63e9, None)), "  compute  host: 63.0 GFLOP/s"),
         (efficiency("1", computed(None, None)), None),
         (efficiency(), None),
     ],
 )
 def test_efficiency_of_a_trace(known: Efficiency, line: str | None) -> None:
     window = msgspec.structs.replace(WINDOW, efficiency=[known])
-    assert lines_of(window, "efficiency") == ([] if line is None else [line])
+    assert lines_of(window, "compute") == ([] if line is None else [line])
 
 
 def peak(**parts: object) -> MemoryPeak:
