@@ -16,7 +16,6 @@ from lightning_perf.recommend.predict import (
     between,
     beyond_the_queue,
     exposed,
-    host_us,
     left_with_workers,
     saving,
     saving_with_workers,
@@ -63,39 +62,12 @@ def sync_loader(evidence: Evidence) -> Finding | None:
         if evidence.device is not None
         else f"Making batches in the training thread takes {units.percent(fetch_us / evidence.step_us)} of a step.",
         saves=saving_with_workers(
-            evidence.step_us, left_us, f"{_some(workers)} keep up and share {evidence.cores} cores with training"
+            evidence.step_us, left_us, f"{_some(workers)} can make batches as fast as that, on {evidence.cores} cores"
         ),
         because=because,
         action=f"DataLoader(..., num_workers={workers}, persistent_workers=True{pinned})",
         risks=[_SPAWNED],
         where=_where(loader),
-    )
-
-
-def slow_loader(evidence: Evidence) -> Finding | None:
-    """A device waits for batches, in a trace without a run: how many workers there are is not known.
-
-    Threshold: none but the saving. The saving is what a replay brings without the fetch, or the device's idle time.
-    """
-    if evidence.run is not None or evidence.device is None:
-        return None
-    fetch_us = host_us(evidence, "data_loading")
-    waits_us = exposed(evidence, "data_loading", fetch_us)
-    if not waits_us:
-        return None
-    left_us = evidence.step_us - waits_us
-    return finding(
-        evidence,
-        "data.slow_loader",
-        _waiting(evidence, waits_us),
-        saves=saving_with_workers(
-            evidence.step_us, left_us, "there are enough workers to have each batch ready in time"
-        ),
-        because=[f"The loop spends {units.duration(fetch_us)} of {evidence.per} in the data loader."],
-        action=f"DataLoader(..., num_workers={max(2, math.ceil(fetch_us / max(left_us, 1.0)) + 1)}, "
-        "persistent_workers=True, pin_memory=True)  # more than now",
-        risks=[_SPAWNED, "More workers than cores bring nothing: then the transforms must become cheaper."],
-        confidence="medium",
     )
 
 
@@ -232,9 +204,7 @@ def collate_slow(evidence: Evidence) -> Finding | None:
     waits_us = exposed(evidence, "data_loading", fetch_us)
     collate_us = waits_us * _collating(evidence)
     workers, left_us = _first_workers(evidence, fetch_us, waits_us)
-    by_workers = saving_with_workers(
-        evidence.step_us, left_us, f"{_some(workers)} collate while the loop trains, and hand the batches over"
-    )
+    by_workers = saving_with_workers(evidence.step_us, left_us, f"{_some(workers)} can collate while the loop trains")
     faster = saving(collate_us / 2, "it is made twice as fast", low=0.5, high=2.0)
     best = by_workers if by_workers.us >= faster.us else faster
     name = loader.collate or "the collate function"

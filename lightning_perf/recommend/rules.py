@@ -9,7 +9,6 @@ from lightning_perf.recommend.findings import Rule
 
 RULES: Final[tuple[Rule, ...]] = (
     data.sync_loader,
-    data.slow_loader,
     data.too_few_workers,
     data.worker_restart,
     data.collate_slow,
