@@ -37,6 +37,8 @@ class Evidence:
     steps: int
     phases_us: dict[Phase, float]
     inflation: float
+    others: tuple[Window, ...] = ()
+    """Windows of other ranks that recorded the same steps."""
 
     @property
     def per(self) -> str:
@@ -76,8 +78,10 @@ class Evidence:
         return sum(span.calls for span in record.spans if span.name == name) / steps if steps else None
 
     def idle_us(self, *causes: Cause) -> float:
-        """Idle time of the device per step with any of these causes."""
-        return sum(share.idle_us for share in self.idle_shares(*causes)) / max(1, self.steps)
+        """Idle time of the device per recorded step with any of these causes."""
+        measured = self.device.window if self.device is not None else None
+        spent = sum(share.idle_us for share in self.idle_shares(*causes))
+        return spent / max(1, measured.steps) if measured is not None else 0.0
 
     def idle_shares(self, *causes: Cause) -> list[IdleShare]:
         """Idle time of the device by activity, over the whole window, the largest first."""
@@ -126,11 +130,12 @@ def evidence_of_run(analysis: Analysis) -> Evidence | None:
         steps=len(durations),
         phases_us=phases_us,
         inflation=max(1.0, traced / loop.step_time_us.p50) if traced is not None else 1.0,
+        others=other_ranks(window, analysis.windows) if window is not None else (),
     )
 
 
-def evidence_of_trace(window: Window) -> Evidence:
-    """The evidence of a trace alone."""
+def evidence_of_trace(window: Window, windows: Iterable[Window] = ()) -> Evidence:
+    """The evidence of a trace alone, read together with others."""
     device = busiest_device(window)
     durations = [step.duration_us for step in window.steps if step.complete]
     step_us = fmean(durations) if durations else window.duration_us
@@ -146,7 +151,22 @@ def evidence_of_trace(window: Window) -> Evidence:
         steps=len(durations),
         phases_us={},
         inflation=1.0,
+        others=other_ranks(window, windows),
     )
+
+
+def other_ranks(window: Window, windows: Iterable[Window]) -> tuple[Window, ...]:
+    """Windows of other ranks, one each, with the same steps on the same kind of device: one job, it seems."""
+    if window.rank is None or not window.steps:
+        return ()
+    ranks = {
+        one.rank: one for one in windows if one.rank not in (None, window.rank) and _recorded(one) == _recorded(window)
+    }
+    return tuple(ranks.values())
+
+
+def _recorded(window: Window) -> tuple[list[int], list[str | None]]:
+    return [step.number for step in window.steps], [device.name for device in window.devices]
 
 
 def deviation(values: list[float]) -> float:

@@ -11,6 +11,9 @@ from lightning_perf.recommend.predict import Saving
 
 Rule = Callable[[Evidence], "Finding | None"]
 
+LAST_RESORT: Final = frozenset({"gpu.compute_bound"})
+"""Rules that say what is left to do where nothing else saves a twentieth of the step."""
+
 DOCS: Final = "https://github.com/lightning-perf/lightning-perf/blob/main/docs/findings.md#"
 
 
@@ -22,14 +25,17 @@ def recommend(analysis: Analysis, rules: Sequence[Rule]) -> list[Finding]:
     of_run = evidence_of_run(analysis)
     if analysis.run is not None:
         return ranked(of_run, rules) if of_run is not None else []
-    return [found for window in analysis.windows for found in ranked(evidence_of_trace(window), rules)]
+    return [
+        found for window in analysis.windows for found in ranked(evidence_of_trace(window, analysis.windows), rules)
+    ]
 
 
 def ranked(evidence: Evidence, rules: Sequence[Rule]) -> list[Finding]:
     """Findings of one run or trace: those that save time by how much, then the others in the order of the rules."""
     found = [finding for rule in rules if (finding := rule(evidence)) is not None]
     saves = [one for one in found if one.saving_us_per_step is not None and evidence.worth(one.saving_us_per_step)]
-    notes = [one for one in found if one.saving_us_per_step is None]
+    enough = any(one.severity in ("high", "medium") for one in saves)
+    notes = [one for one in found if one.saving_us_per_step is None and not (enough and one.rule in LAST_RESORT)]
     return sorted(saves, key=lambda one: -(one.saving_us_per_step or 0)) + notes
 
 

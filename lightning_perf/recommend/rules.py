@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from typing import Final
 
-from lightning_perf.recommend import data, loop, process, transfer
+from lightning_perf.recommend import (
+    communication,
+    data,
+    device,
+    host,
+    loop,
+    memory,
+    optimizer,
+    process,
+    quality,
+    saturation,
+    sync,
+    traced_data,
+    transfer,
+)
 from lightning_perf.recommend.findings import Rule
 
 RULES: Final[tuple[Rule, ...]] = (
     data.sync_loader,
+    traced_data.waits,
     data.too_few_workers,
     data.worker_restart,
     data.collate_slow,
@@ -24,6 +39,34 @@ RULES: Final[tuple[Rule, ...]] = (
     process.anomaly,
     process.recompile,
     process.threads,
+    sync.item,
+    sync.explicit,
+    host.launch_bound,
+    host.python,
+    host.loop_index,
+    optimizer.optimizer_loop,
+    host.module_load,
+    host.alloc,
+    communication.exposed,
+    communication.straggler,
+    communication.backend,
+    communication.data_parallel,
+    communication.find_unused,
+    device.fp32_gemm,
+    device.amp,
+    device.float64,
+    device.dims_alignment,
+    device.cudnn_benchmark,
+    device.layout,
+    saturation.small_kernels,
+    saturation.low_occupancy,
+    memory.near_limit,
+    memory.retries,
+    memory.growth,
+    memory.fragmentation,
+    memory.headroom,
     data.too_many_workers,
+    quality.trace_quality,
+    saturation.compute_bound,
 )
 """Each looks at the evidence and says one thing, or None. Their order ranks what saves no time."""
