@@ -116,6 +116,7 @@ class _Run:
     folder: Path | None
     background: Background[Window]
 
+    wrapped: object = None
     samples_path: list[object] | None = None
     batches_seen: bool = False
 
@@ -373,6 +374,7 @@ class PerfCallback(Callback):
             return
         run.clock.start_afresh()
         run.interruptions.watch()
+        run.wrapped = getattr(run.trainer.strategy, "model", None)
         instrument_collate(run.trainer, stage, run.instrument)
         steps = environment.total_steps(run.trainer, module, stage)
         run.session.schedule = self.schedule or fit_to(steps)
@@ -386,7 +388,13 @@ class PerfCallback(Callback):
         self._put_back(run)
         windows = run.background.finish(in_a_hurry=interrupted)
         info = environment.describe_run(
-            run.trainer, module, run.stage, loop=loop, windows=windows, notes=run.session.notes
+            run.trainer,
+            module,
+            run.stage,
+            loop=loop,
+            windows=windows,
+            notes=run.session.notes,
+            wrapped=run.wrapped,
         )
         if run.session.schedule is not None:
             self._write(run, RUN_FILE, info, keep_older=True)

@@ -97,6 +97,17 @@ class TrainerFacts(Record, frozen=True, kw_only=True):
     progress_bar: str | None
     loggers: list[str]
     callbacks: list[str]
+    ddp: DdpFacts | None = None
+
+
+class DdpFacts(Record, frozen=True, kw_only=True):
+    """How DistributedDataParallel was set up. ``unused_parameter_bytes`` is what it found unused so far."""
+
+    backend: str | None
+    find_unused_parameters: bool
+    static_graph: bool
+    gradient_as_bucket_view: bool
+    unused_parameter_bytes: int | None = None
 
 
 class DeviceFacts(Record, frozen=True, kw_only=True):

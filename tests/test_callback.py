@@ -720,7 +720,8 @@ def test_ddp_spawn_with_two_processes(tmp_path: Path) -> None:
 
         if __name__ == "__main__":
             callback = PerfCallback(schedule={"skip_first": 1, "wait": 0, "warmup": 1, "active": 2}, ranks=[0, 1])
-            trainer = quiet(Path("."), callbacks=[callback], strategy="ddp_spawn", devices=2, logger=CSVLogger("."))
+            strategy = pl.strategies.DDPStrategy(start_method="spawn", find_unused_parameters=True)
+            trainer = quiet(Path("."), callbacks=[callback], strategy=strategy, devices=2, logger=CSVLogger("."))
             trainer.fit(Net(Plant()), loader(Plant(), 16))
         """,
         tmp_path,
@@ -730,6 +731,9 @@ def test_ddp_spawn_with_two_processes(tmp_path: Path) -> None:
         run = read_run(folder / name)
         assert (run.rank, run.world_size, run.trainer.strategy) == (rank, 2, "DDPStrategy")
         assert run.loop.plain.steps + run.loop.traced.steps == 8
+        ddp = run.trainer.ddp
+        assert (ddp.backend, ddp.find_unused_parameters, ddp.static_graph) == ("gloo", True, False)
+        assert ddp.unused_parameter_bytes == 0
         trace = read_trace(folder / run.windows[0].trace)
         assert (trace.rank, trace.world_size) == (rank, 2)
 

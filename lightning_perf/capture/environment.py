@@ -16,6 +16,7 @@ from torch import nn
 import lightning_perf.capture.memory as memory
 from lightning_perf.names import Stage
 from lightning_perf.runinfo import (
+    DdpFacts,
     DeviceFacts,
     Flags,
     LoaderFacts,
@@ -42,8 +43,12 @@ def describe_run(
     loop: LoopRecord | None,
     windows: list[WindowRecord],
     notes: list[str],
+    wrapped: object = None,
 ) -> RunInfo:
-    """Everything about a run, as it is now. A fact that cannot be read is left out; the loop's tables never are."""
+    """Everything about a run, as it is now. A fact that cannot be read is left out; the loop's tables never are.
+
+    ``wrapped`` is what the strategy had wrapped the module in while the loop ran.
+    """
     return RunInfo(
         created_unix_ns=time.time_ns(),
         stage=stage,
@@ -53,7 +58,7 @@ def describe_run(
         versions=_versions(),
         cpu_count=_usable_cpus(),
         devices=_known(memory.devices, []) or _known(lambda: _root_device(trainer), []),
-        trainer=_known(lambda: _trainer_facts(trainer, module, stage), None),
+        trainer=_known(lambda: _trainer_facts(trainer, module, stage, wrapped), None),
         flags=_flags(trainer, module),
         loaders=_known(lambda: _loader_facts(trainer, stage), []),
         optimizers=_known(lambda: list(map(_optimizer_facts, trainer.optimizers)), []) if stage == "fit" else [],
@@ -164,7 +169,7 @@ def _usable_cpus() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _trainer_facts(trainer: Trainer, module: LightningModule, stage: Stage) -> TrainerFacts:
+def _trainer_facts(trainer: Trainer, module: LightningModule, stage: Stage, wrapped: object) -> TrainerFacts:
     bar = trainer.progress_bar_callback
     checkpoint = trainer.checkpoint_callback
     return TrainerFacts(
@@ -183,6 +188,21 @@ def _trainer_facts(trainer: Trainer, module: LightningModule, stage: Stage) -> T
         progress_bar=type(bar).__name__ if bar is not None else None,
         loggers=[type(logger).__name__ for logger in trainer.loggers],
         callbacks=[type(callback).__name__ for callback in trainer.callbacks],  # type: ignore[attr-defined]
+        ddp=_known(lambda: _ddp_facts(wrapped), None),
+    )
+
+
+def _ddp_facts(model: object) -> DdpFacts | None:
+    """Facts of the wrapper around the model, if that is DistributedDataParallel."""
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        return None
+    found: dict[str, object] = _known(model._get_ddp_logging_data, {})
+    return DdpFacts(
+        backend=_known(lambda: torch.distributed.get_backend(model.process_group), None),
+        find_unused_parameters=model.find_unused_parameters,
+        static_graph=model.static_graph,
+        gradient_as_bucket_view=model.gradient_as_bucket_view,
+        unused_parameter_bytes=_as(int, found.get("unused_parameter_size")),
     )
 
 
