@@ -1,0 +1,75 @@
+"""All runs of a benchmark, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from benchmarks.diagnosis import measured, peers
+from benchmarks.diagnosis.measured import How, Outcome
+
+PROGRAM = str(Path(__file__).with_name("__main__.py"))
+TIMEOUT_S = 120
+"""Longest time that one run may take."""
+
+Rounds = dict[str, dict[str, list[Outcome]]]
+"""Outcomes of all rounds by case and by what was done."""
+
+
+def in_a_process(name: str, how: str, python: str = sys.executable) -> Outcome:
+    """One run in a process of its own, whose files are thrown away."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        started = peers.command(how, python, [PROGRAM, "--in-a-process", name, how, folder], folder)
+        try:
+            done = subprocess.run(
+                started,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=TIMEOUT_S,
+                env=os.environ | {"TMPDIR": folder},
+                cwd=folder,
+            )
+        except subprocess.TimeoutExpired:
+            return {"error": f"no answer in {TIMEOUT_S} s"}
+        if how in peers.PEERS:
+            return peers.outcome(how, Path(folder), done.stdout)
+        try:
+            return cast("Outcome", json.loads(done.stdout.splitlines()[-1]))
+        except (IndexError, ValueError):
+            return {"error": f"exit code {done.returncode}"}
+
+
+def run_all(cases: Sequence[str], repeat: int, pythons: dict[str, str], save_as: Path | None = None) -> Rounds:
+    """All rounds, each in an order of its own; other tools are asked once. What is done is saved as it goes on."""
+    rounds: Rounds = defaultdict(lambda: defaultdict(list))
+    for number in range(repeat):
+        runs = [(name, how) for name in cases for how in what_to_do(name)]
+        runs += [(name, tool) for name in cases for tool in pythons if not number]
+        random.shuffle(runs)
+        for done, (name, how) in enumerate(runs):
+            progress(f"round {number + 1} of {repeat}, {done + 1} of {len(runs)}: {name}, {how}")
+            rounds[name][how].append(in_a_process(name, how, pythons.get(how, sys.executable)))
+            if save_as is not None:
+                save_as.write_text(json.dumps(rounds, indent=1), encoding="utf-8")
+    progress("")
+    return rounds
+
+
+def what_to_do(name: str) -> list[How]:
+    """The runs of one round of a case."""
+    return ["fixed", "diagnosed"] if measured.case(name).EXPECTED is None else ["slow", "fixed", "diagnosed"]
+
+
+def progress(text: str) -> None:
+    """Tell people at a terminal what is going on."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
