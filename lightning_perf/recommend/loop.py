@@ -69,8 +69,8 @@ def logging(evidence: Evidence) -> Finding | None:
 
     Logging fewer values leaves one call of ``self.log``: ``label * (1 - 1 / calls)``; ``log_every_n_steps`` alone
     changes nothing there, as values are collected in each step. What a logger itself takes shrinks with
-    ``log_every_n_steps``: ten times as many steps leave a tenth. The larger of both speaks. Threshold: none but the
-    saving.
+    ``log_every_n_steps``: ``label * (1 - old / new)``, where new is ten times as many and at least 50, Lightning's
+    default. The larger of both speaks. Threshold: none but the saving.
     """
     spans = evidence.spans_us("logging/")
     writing = {name: spent for name, spent in spans.items() if name.endswith((".log_metrics", ".save"))}
@@ -193,13 +193,14 @@ def progress_bar(evidence: Evidence) -> Finding | None:
 def _writing(evidence: Evidence, spans: Mapping[str, float], lost_us: float) -> Finding:
     """A logger that takes long."""
     facts = evidence.run.trainer if evidence.run is not None else None
-    every = 10 * (facts.log_every_n_steps if facts is not None and facts.log_every_n_steps else 1)
+    now = facts.log_every_n_steps if facts is not None and facts.log_every_n_steps else 1
+    every = max(HOOK_EVERY, 10 * now)
     slowest = _detail(max(spans, key=lambda name: spans[name]))
     return finding(
         evidence,
         "host.logging",
         f"Writing logged values takes {_share(evidence, lost_us)} of a step.",
-        saves=saving(lost_us * (1 - 1 / 10), f"values are written every {units.count(every)} steps"),
+        saves=saving(lost_us * (1 - now / every), f"values are written every {units.count(every)} steps"),
         because=[f"{slowest} takes {units.duration(max(spans.values()))} a step."],
         action=f"Trainer(log_every_n_steps={every})",
         risks=["Curves have fewer points."],

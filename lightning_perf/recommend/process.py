@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from lightning_perf import units
-from lightning_perf.measure.analysis import Finding
+from lightning_perf.measure.analysis import Confidence, Finding
 from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding
-from lightning_perf.recommend.predict import between, exposed, saving
+from lightning_perf.recommend.predict import Saving, between, exposed, saving
 
 FEW_COMPILATIONS: Final = 3
 """Compilations in a run that are no sign of anything: the first one, one for dynamic shapes, one for the last batch."""
@@ -17,11 +17,14 @@ ANOMALY: Final = (0.2, 0.7, 0.8)
 """Share of forward and backward that detecting anomalies took: least, median and most of seven models on a CPU
 (perceptrons 22 % to 78 %, the larger the less; a convolutional network 31 %; a small transformer 71 %; 82 %)."""
 
-MANY_CORES: Final = 4
-"""Cores from which on one thread of torch leaves most of the machine unused."""
+LONG_US: Final = 1_000.0
+"""Operators from this length on are taken to be worth sharing among threads: waking them takes some microseconds."""
 
-COMPUTING: Final = 0.5
-"""Share of forward, backward and optimizer from which on a step is computing."""
+SHARED: Final = 0.8
+"""Share of the ideal gain that threads bring."""
+
+MOST_OVERSUBSCRIBED: Final = 0.5
+"""The largest share of the computing that too many threads are taken to cost."""
 
 
 def garbage(evidence: Evidence) -> Finding | None:
@@ -112,31 +115,49 @@ def anomaly(evidence: Evidence) -> Finding | None:
 def threads(evidence: Evidence) -> Finding | None:
     """The number of torch's threads does not fit the cores.
 
-    A note, as nobody knows how well the model's operators scale. Thresholds: more threads than cores; or, for a step on
-    a CPU that is computing for more than half of its time, one thread on four cores or more.
+    Thresholds: more threads than cores, or one thread on a CPU for operators of a millisecond and more, with a core
+    that no worker process takes. In the second case the saving is the time of these operators shared among the cores,
+    less a fifth. What too many threads cost is not known before it is tried: a tenth of forward, backward and optimizer
+    for each time that they are more, half of it at most, is a guess, and the range begins with nothing.
     """
     run, cores = evidence.run, evidence.cores
     if run is None or cores is None:
         return None
     now = run.flags.torch_threads
     computing_us = sum(evidence.phases_us[phase] for phase in ("forward", "backward", "optimizer"))
-    share = computing_us / evidence.step_us
-    on_cpu = not run.devices and evidence.device is None
     if now > cores:
+        guess_us = min(MOST_OVERSUBSCRIBED, 0.1 * (now / cores - 1)) * computing_us
+        lost = between(0.0, guess_us, MOST_OVERSUBSCRIBED * computing_us, "threads in turns cost what is usual")
         title = f"torch uses {now} threads on {cores} {'core' if cores == 1 else 'cores'}."
-        because, wanted = "Threads beyond the cores take turns, and wait for each other.", cores
-    elif on_cpu and now == 1 and cores >= MANY_CORES and share > COMPUTING:
-        title = f"torch uses one of {cores} cores."
-        because, wanted = f"{units.percent(share)} of a step is computing, in one thread.", cores
-    else:
+        because = "Threads beyond the cores take turns, and wait for each other."
+        return _threads(evidence, title, because, cores, lost, "low")
+    workers = evidence.loader.num_workers if evidence.loader is not None else None
+    free, long_us = cores - (workers or 0), min(_long_operators_us(evidence), computing_us)
+    if now > 1 or free < 2 or run.devices or evidence.device is not None or not long_us:
         return None
+    shared_us = long_us * (1 - 1 / free)
+    lost = between(0.5 * shared_us, SHARED * shared_us, shared_us, f"these operators are shared among {free} cores")
+    because = f"Operators of {units.duration(LONG_US)} and more take {units.duration(long_us)} a step, in one thread."
+    return _threads(evidence, f"torch uses one of {cores} cores.", because, free, lost, "medium")
+
+
+def _threads(
+    evidence: Evidence, title: str, because: str, wanted: int, lost: Saving, confidence: Confidence
+) -> Finding:
     return finding(
         evidence,
         "host.threads",
         title,
-        saves=None,
+        saves=lost,
         because=[because],
-        action=f"torch.set_num_threads({max(1, wanted)})  # or OMP_NUM_THREADS",
+        action=f"torch.set_num_threads({wanted})  # or OMP_NUM_THREADS={wanted}",
         risks=["Small operators do not get faster with threads, and worker processes need cores, too."],
-        confidence="medium",
+        confidence=confidence,
     )
+
+
+def _long_operators_us(evidence: Evidence) -> float:
+    """Time per recorded step in operators that are long enough to be shared among threads."""
+    rows = evidence.window.operators if evidence.window is not None else []
+    spent = sum(row.self_us for row in rows if row.name.startswith("aten::") and row.self_us >= LONG_US * row.calls)
+    return spent / max(1, evidence.steps_recorded)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from lightning_perf.recommend.findings import ranked
+from lightning_perf.measure.analysis import Operator
 from lightning_perf.recommend.process import anomaly, garbage, recompile, threads
-from lightning_perf.recommend.rules import RULES
 from lightning_perf.runinfo import DeviceFacts
-from tests.recommend.cases import evidence_of, loop_record
+from tests.recommend.cases import evidence_of, loader, loop_record
 from tests.recommend.test_predict import seen
 
 GPU = [DeviceFacts(index=0, name="NVIDIA A100-SXM4-80GB")]
@@ -88,22 +88,48 @@ def test_looking_for_anomalies():
 
 
 @pytest.mark.parametrize(
-    ("now", "cores", "phases", "devices", "title"),
-    [
-        (16, 8, {"forward": 1_000}, [], "torch uses 16 threads on 8 cores."),
-        (16, 8, {"forward": 1_000}, GPU, "torch uses 16 threads on 8 cores."),
-        (1, 8, {"forward": 1_000}, [], "torch uses one of 8 cores."),
-        (1, 8, {"forward": 1_000}, GPU, None),
-        (1, 8, {"data": 1_000, "forward": 500}, [], None),
-        (1, 2, {"forward": 1_000}, [], None),
-        (8, 8, {"forward": 1_000}, [], None),
-    ],
+    ("now", "saves"),
+    [(16, 100), (64, 500), (8, None)],  # twice as many: a tenth; eight times: half at most
 )
-def test_threads(now, cores, phases, devices, title):
-    evidence = evidence_of(phases, flags={"torch_threads": now}, cpu_count=cores, devices=devices)
-    found = threads(evidence)
-    assert (found.title if found is not None else None) == title
-    if found is not None:
-        assert found.saving_us_per_step is None
-        assert found.action.startswith("torch.set_num_threads(8)")
-        assert ranked(evidence, RULES)[-1].severity == "note"
+def test_too_many_threads(now, saves):
+    found = threads(evidence_of({"forward": 1_000, "data": 300}, flags={"torch_threads": now}))
+    if saves is None:
+        assert found is None
+        return
+    assert found.title == f"torch uses {now} threads on 8 cores."
+    assert found.saving_us_per_step == pytest.approx(saves)
+    assert found.saving_range_us == (0, 500)
+    assert found.confidence == "low"
+    assert found.action == "torch.set_num_threads(8)  # or OMP_NUM_THREADS=8"
+
+
+def one_thread(calls: int = 10, workers: int = 0, **changes):
+    """Two steps with products of 20 ms in all, in some calls."""
+    rows = [
+        Operator(name=name, calls=calls, self_us=us, total_us=us, launches=None, self_device_us=None, device_us=None)
+        for name, us in (("aten::mm", 20_000.0), ("aten::add_", calls * 20.0))
+    ]
+    recorded = seen({}, {})
+    facts = {"flags": {"torch_threads": 1}, "loaders": [loader(num_workers=workers)], **changes}
+    window = msgspec.structs.replace(recorded, operators=rows, devices=[])
+    return evidence_of({"forward": 15_000}, window=window, **facts)
+
+
+def test_one_thread_for_large_products():
+    found = threads(one_thread())
+    assert found.title == "torch uses one of 8 cores."
+    assert found.evidence == ["Operators of 1.00 ms and more take 10.0 ms a step, in one thread."]
+    assert found.saving_us_per_step == pytest.approx(0.8 * 10_000 * 7 / 8)
+    assert found.saving_range_us == (pytest.approx(4_375), pytest.approx(8_750))
+
+
+def test_workers_take_cores():
+    assert threads(one_thread(workers=6)).action == "torch.set_num_threads(2)  # or OMP_NUM_THREADS=2"
+    assert threads(one_thread(workers=7)) is None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"calls": 100}, {"devices": GPU}, {"flags": {"torch_threads": 4}}, {"cpu_count": 1}]
+)
+def test_one_thread_is_enough(changes):
+    assert threads(one_thread(**changes)) is None
