@@ -6,17 +6,16 @@ import re
 from typing import Final
 
 from lightning_perf import units
-from lightning_perf.measure.analysis import DeviceWindow, Finding, Operator
+from lightning_perf.measure.analysis import DeviceWindow, Finding
 from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding
-from lightning_perf.recommend.predict import Saving, saving
+from lightning_perf.recommend.predict import Saving, between, saving
 from lightning_perf.recommend.quality import trusted_window
 from lightning_perf.recommend.traced import (
     DISPATCH,
     launch_bound_ratio,
     loop_us,
     lost_us,
-    operators,
     predicted,
     recorded,
     replayed_us,
@@ -35,17 +34,11 @@ From here on the cause is code between operators, not the number of operators.""
 SLOW_LAUNCH_US: Final = 1_000.0
 """A launch call that keeps an idle device waiting for longer is loading the kernel's code."""
 
-ELEMENT_CALLS: Final = 50
-"""Calls of one indexing operator in a step from which on they are taken for a loop. PyTorch's own rule took 10 in one
-operator and was switched off for being noisy; here the saving decides, too."""
+MODULES_PYTHON: Final = 0.5
+"""Time of modules' own code over that of the operators in the forward pass.
 
-_ELEMENT: Final = (
-    "aten::select",
-    "aten::index",
-    "aten::item",
-    "aten::index_put_",
-    "aten::select_scatter",
-)
+It was 0.1 to 0.5 in recorded models without Python stacks, the most where operators are small."""
+
 _LAUNCH_CALL: Final = re.compile(r"Launch\w*Kernel|LaunchCooperative")
 
 
@@ -95,15 +88,16 @@ def python(evidence: Evidence) -> Finding | None:
     """Interpreter time in the forward and backward pass with no operator running: code between operators.
 
     On a device, idle time with that cause: at least 10 % of the window, and twice what dispatching costs. On a CPU,
-    what the forward pass spends between its operators beyond the operators' own time: modules' own code, as in
-    recorded models, takes less than that.
+    what the forward pass spends between its operators beyond half of the operators' own time, which modules' own code
+    takes.
     """
     if evidence.device is not None:
         return _python_on_device(evidence)
     if evidence.window is None:
         return None
     between_us = loop_us(evidence, {"python"}, {"forward"})
-    excess = between_us - loop_us(evidence, {"launch"}, {"forward"})
+    operators_us = loop_us(evidence, {"launch"}, {"forward"})
+    excess = between_us - MODULES_PYTHON * operators_us
     if excess <= 0:
         return None
     return finding(
@@ -111,13 +105,15 @@ def python(evidence: Evidence) -> Finding | None:
         "host.python",
         f"Python code in the forward pass, between operators, takes {units.percent(between_us / evidence.step_us)} of "
         f"{evidence.per}.",
-        saves=Saving(0.95 * excess, 0.5 * excess, between_us, "what exceeds the operators' own time is left out"),
+        saves=between(
+            between_us - operators_us, excess, between_us, "modules' own code takes half of their operators' time"
+        ),
         because=[
             f"{units.duration(between_us)} a step in training_step and the modules' forward with no operator running."
         ],
         action="Compute metrics, strings and lists every N steps or at the epoch's end, not in every step.",
         confidence="medium",
-        where=_call_site(evidence) or "training_step",
+        where=call_site(evidence) or "training_step",
         from_trace=True,
     )
 
@@ -143,47 +139,6 @@ def _python_on_device(evidence: Evidence) -> Finding | None:
         where=_gap_host(window, "python") or shares[0].activity,
         from_trace=True,
     )
-
-
-def loop_index(evidence: Evidence) -> Finding | None:
-    """One indexing operator is called 50 times a step or more: a loop over elements.
-
-    What it costs are the operator's calls with their backward pass, and as much of the Python time of the forward pass
-    as their share of its operators. A vectorised form keeps some: 0.6 is saved in a planted case of 256 indexings.
-    """
-    looped = [row for row in operators(evidence, _ELEMENT) if row.calls >= ELEMENT_CALLS * recorded(evidence)]
-    if evidence.window is None or not looped:
-        return None
-    row = max(looped, key=lambda one: one.total_us + (one.backward_us or 0.0))
-    cost = _loop_us(evidence, row)
-    if evidence.device is not None:  # what the device's work hides brings nothing
-        if trusted_window(evidence) is None:
-            return None
-        cost = min(cost, lost_us(evidence, *DISPATCH, "sync"))
-    calls = row.calls / recorded(evidence)
-    return finding(
-        evidence,
-        "host.loop_index",
-        f"A loop over elements calls {row.name} {units.count(round(calls))} times in {evidence.per}.",
-        saves=Saving(0.6 * cost, 0.4 * cost, cost, "a vectorised form keeps two fifths of the loop's time"),
-        because=[
-            f"With its backward pass and the Python around it this takes {units.duration(cost)} in {evidence.per}."
-        ],
-        action="Index once with a tensor (x[indices], torch.gather, masks) instead of element by element.",
-        confidence="medium",
-        where=row.call_site or _call_site(evidence),
-        from_trace=True,
-    )
-
-
-def _loop_us(evidence: Evidence, row: Operator) -> float:
-    """Cost of an operator's calls per step: itself, its backward pass, and its share of the Python around."""
-    steps, inflation = recorded(evidence), evidence.inflation
-    own = row.total_us / steps / inflation
-    dispatching = loop_us(evidence, {"launch"}, {"forward"})
-    share = min(1.0, own / dispatching) if dispatching else 0.0
-    around = share * loop_us(evidence, {"python"}, {"forward"})
-    return own + (row.backward_us or 0.0) / steps / inflation + around
 
 
 def module_load(evidence: Evidence) -> Finding | None:
@@ -259,7 +214,7 @@ def _module(evidence: Evidence) -> str | None:
     return most if most is not None and launches[most] >= 0.1 * sum(launches.values()) else None
 
 
-def _call_site(evidence: Evidence) -> str | None:
+def call_site(evidence: Evidence) -> str | None:
     """The user's function in which operators took longest, where Python stacks were recorded."""
     rows = evidence.window.operators if evidence.window is not None else []
     sites = [row for row in rows if row.call_site is not None]

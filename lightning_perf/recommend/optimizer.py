@@ -29,6 +29,8 @@ _LOOPED: Final = ("aten::addcdiv_", "aten::addcmul_", "aten::add_", "aten::lerp_
 _GROUPED: Final = re.compile(r"aten::_f(?:oreach|used)_")
 _FUSED: Final = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 """Optimizers of torch that have a fused implementation."""
+_TORCHS: Final = _FUSED | {"ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"}
+"""Those that have a foreach implementation."""
 
 
 def optimizer_loop(evidence: Evidence) -> Finding | None:
@@ -47,7 +49,6 @@ def optimizer_loop(evidence: Evidence) -> Finding | None:
     if saves is None:
         return None
     name = facts.optimizer_class if facts is not None else "optimizer"
-    fused = evidence.device is not None and name in _FUSED and not _clips_scaled(evidence)
     because = [f"{units.count(tensors)} parameter tensors, each updated by operators of its own."]
     if facts is not None:
         because.append(f"foreach={facts.foreach}, fused={facts.fused}.")
@@ -57,7 +58,7 @@ def optimizer_loop(evidence: Evidence) -> Finding | None:
         f"The optimizer updates {units.count(tensors)} tensors one after the other.",
         saves=saves,
         because=because,
-        action=f"{name}(..., fused=True)" if fused else f"{name}(..., foreach=True)",
+        action=_action(evidence, facts),
         risks=[
             'Lightning refuses fused=True together with precision="16-mixed" and gradient_clip_val.',
             "foreach needs memory for as many more intermediate values as parameters.",
@@ -103,6 +104,14 @@ def _on_cpu(evidence: Evidence) -> Saving | None:
     if not spent:
         return None
     return Saving(CPU_SAVED * spent, 0.4 * spent, 0.75 * spent, "the arithmetic stays, the loop around it goes")
+
+
+def _action(evidence: Evidence, facts: OptimizerFacts | None) -> str:
+    name = facts.optimizer_class if facts is not None else "optimizer"
+    if facts is not None and name not in _TORCHS:
+        return f"In {name}.step use torch._foreach_ functions on lists of tensors, as torch.optim does."
+    fused = evidence.device is not None and name in _FUSED and not _clips_scaled(evidence)
+    return f"{name}(..., fused=True)" if fused else f"{name}(..., foreach=True)"
 
 
 def _clips_scaled(evidence: Evidence) -> bool:
