@@ -9,7 +9,7 @@ from typing import Final
 
 from lightning_perf.measure.analysis import Analysis, Device, IdleShare, Loop, Window, busiest_device, last_window
 from lightning_perf.names import Cause, Phase
-from lightning_perf.runinfo import LoaderFacts, RunInfo, StepSeries
+from lightning_perf.runinfo import LoaderFacts, LoopRecord, RunInfo
 
 WARM_UP_STEPS: Final = 2
 """Steps at a run's start that hold what happens once (lazy initialisation, the first compilation)."""
@@ -111,14 +111,9 @@ def evidence_of_run(analysis: Analysis) -> Evidence | None:
     if run is None or loop is None or run.loop is None:
         return None
     window = last_window(analysis)
-    series = run.loop.series
-    kept = _warm(series)
-    if kept:
-        durations = [series.duration_ns[place] / 1000 for place in kept]
-        step_us = fmean(durations)
-        phases_us = {phase: fmean(spent[place] for place in kept) / 1000 for phase, spent in series.phases_ns.items()}
-    else:
-        durations, step_us, phases_us = [loop.step_time_us.p50], loop.step_time_us.mean, dict(loop.phases_us)
+    step_us, phases_us, durations = _without_warm_up(run.loop)
+    if not durations:  # every step ran under the profiler
+        step_us, phases_us, durations = loop.step_time_us.mean, dict(loop.phases_us), [loop.step_time_us.p50]
     traced = loop.traced_step_time_us
     return Evidence(
         run=run,
@@ -177,12 +172,25 @@ def deviation(values: list[float]) -> float:
     return median(abs(value - middle) for value in values)
 
 
-def _warm(series: StepSeries) -> list[int]:
-    """Places of complete plain steps after warming up, if there are enough; else of all complete plain steps."""
-    plain = [
-        place
-        for place, (complete, traced) in enumerate(zip(series.complete, series.traced, strict=True))
-        if complete and not traced
-    ]
-    warm = [place for place in plain if series.number[place] >= WARM_UP_STEPS]
-    return warm if len(warm) >= ENOUGH_STEPS else plain
+def _without_warm_up(record: LoopRecord) -> tuple[float, dict[Phase, float], list[float]]:
+    """Mean plain step and its phases, microseconds, and the durations of those plain steps that were kept.
+
+    Steps at the start are left out if enough others remain. Means are of all others: a long run keeps every n-th step,
+    and what happens every n-th step may be in all of these or in none.
+    """
+    series, plain = record.series, record.plain
+    kept = [place for place, traced in enumerate(series.traced) if series.complete[place] and not traced]
+    warm_up = [place for place in kept if series.number[place] < WARM_UP_STEPS]
+    if plain.steps - len(warm_up) < ENOUGH_STEPS:
+        warm_up = []
+    steps = plain.steps - len(warm_up)
+    if steps <= 0:
+        return 0.0, {}, []
+
+    def mean_us(total_ns: int, of_step_ns: list[int]) -> float:
+        return (total_ns - sum(of_step_ns[place] for place in warm_up)) / steps / 1000
+
+    phases_us = {phase: mean_us(total_ns, series.phases_ns[phase]) for phase, total_ns in plain.phases_ns.items()}
+    durations = [series.duration_ns[place] / 1000 for place in kept if place not in warm_up]
+    step_us = mean_us(plain.duration_ns, series.duration_ns)
+    return step_us, phases_us, durations or [step_us]

@@ -12,6 +12,9 @@ from lightning_perf.recommend.evidence import Evidence
 MOST_WORKERS: Final = 16
 """More worker processes per rank than these cost memory and start-up time before they bring anything."""
 
+NEARLY: Final = 1.05
+"""A worker process is not worth a step that is shorter by less than this."""
+
 WORKERS_LONGER: Final = 1.17
 """How much longer a step with workers was than the formula says, at most, in two pairs of traces with and without
 them: workers share the processors with the loop, hand their batches over, and are not equally fast."""
@@ -69,10 +72,12 @@ def left_with_workers(fetch_us: float, rest_us: float, workers: int, *, cpu_us: 
 def workers_needed(fetch_us: float, rest_us: float, *, cores: int, cpu_ratio: float) -> int:
     """The fewest workers that keep up with the loop, or as many as can work at once.
 
-    One processor is the loop's own. A worker that mostly waits (for a disk, say) takes ``cpu_ratio`` of another.
+    A worker that mostly waits (for a disk, say) takes ``cpu_ratio`` of a processor. The loop's own processor counts
+    too: it waits for the workers if these are slower, and what all of them compute is in :func:`left_with_workers`.
+    One that is hardly too slow is enough.
     """
-    enough = math.ceil(fetch_us / max(rest_us, 1.0))
-    at_once = math.floor(max(1, cores - 1) / max(cpu_ratio, 1 / MOST_WORKERS))
+    enough = math.ceil(fetch_us / max(NEARLY * rest_us, 1.0))
+    at_once = math.floor(cores / max(cpu_ratio, 1 / MOST_WORKERS))
     return max(1, min(enough, at_once, MOST_WORKERS))
 
 

@@ -12,7 +12,7 @@ from lightning_perf.names import PHASES
 from lightning_perf.recommend.findings import finding
 from lightning_perf.recommend.history import achieved
 from lightning_perf.recommend.predict import saving
-from lightning_perf.runinfo import StepSeries
+from lightning_perf.runinfo import StepSeries, StepTotals
 from tests.recommend.cases import evidence_of, loader
 
 
@@ -29,7 +29,9 @@ def analysis(step_us: int, rules: list[str], **facts: Any) -> Analysis:
         complete=[True] * 10,
         traced=[False] * 10,
     )
-    run = msgspec.structs.replace(evidence.run, loop=msgspec.structs.replace(evidence.run.loop, series=series))
+    plain = StepTotals(steps=10, duration_ns=10 * step_us * 1000, phases_ns=dict.fromkeys(PHASES, 0))
+    record = msgspec.structs.replace(evidence.run.loop, series=series, plain=plain)
+    run = msgspec.structs.replace(evidence.run, loop=record)
     findings = [
         finding(evidence, rule, "A sentence.", saves=saving(step_us / 4, "it is"), because=[], action="do it")
         for rule in rules

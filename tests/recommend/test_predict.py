@@ -147,6 +147,6 @@ def test_ranges():
     assert workers.high_us == pytest.approx(58.9)
 
 
-@pytest.mark.parametrize(("cores", "cpu_ratio", "expected"), [(8, 1.0, 3), (3, 1.0, 2), (1, 1.0, 1), (2, 0.05, 3)])
+@pytest.mark.parametrize(("cores", "cpu_ratio", "expected"), [(8, 1.0, 3), (2, 1.0, 2), (1, 1.0, 1), (2, 0.05, 3)])
 def test_workers_needed(cores, cpu_ratio, expected):
     assert workers_needed(30_000, 10_000, cores=cores, cpu_ratio=cpu_ratio) == expected
