@@ -19,11 +19,18 @@ import msgspec
 from lightning_perf.capture import environment, memory
 from lightning_perf.capture.background import Background
 from lightning_perf.capture.clock import LoopClock
-from lightning_perf.capture.instrument import Instrument, fetches_itself, instrument, instrument_collate
+from lightning_perf.capture.instrument import (
+    Instrument,
+    fetches_itself,
+    instrument,
+    instrument_collate,
+    loader_iterators,
+)
 from lightning_perf.capture.interruptions import Interruptions
 from lightning_perf.capture.profiler import Recording, SavedWindow
 from lightning_perf.capture.session import Session
 from lightning_perf.capture.window import Schedule, fit_to, schedule_from
+from lightning_perf.capture.workers import FIRST_LOOK, LOOK_EVERY, WorkerTimes
 from lightning_perf.errors import ConfigError
 from lightning_perf.measure.analysis import Analysis, Loop, Window
 from lightning_perf.measure.loop import measure_loop
@@ -113,6 +120,7 @@ class _Run:
     profiler: _ClockProfiler
     instrument: Instrument
     interruptions: Interruptions
+    workers: WorkerTimes
     folder: Path | None
     background: Background[Window]
 
@@ -173,6 +181,8 @@ def _batch_end(stage: Stage) -> BatchEnd:
                 run.look_at_first(batch)
             if run.samples_path is not None:
                 run.clock.batch_size = environment.samples_at(batch, run.samples_path)
+            if batch_idx % LOOK_EVERY == FIRST_LOOK:
+                _attempt(lambda: run.workers.look(loader_iterators(run.trainer, stage)), run.failed)
             if run.background.pending:
                 _attempt(lambda: self._log_newly_analyzed(run), run.failed)
 
@@ -351,6 +361,7 @@ class PerfCallback(Callback):
             profiler=_ClockProfiler(clock, user),
             instrument=Instrument(clock.span),
             interruptions=Interruptions(clock.span),
+            workers=WorkerTimes(),
             folder=folder,
             background=Background(analyze_elsewhere),
         )
@@ -395,6 +406,7 @@ class PerfCallback(Callback):
             windows=windows,
             notes=run.session.notes,
             wrapped=run.wrapped,
+            worker_cpu_ratio=run.workers.cpu_ratio,
         )
         if run.session.schedule is not None:
             self._write(run, RUN_FILE, info, keep_older=True)

@@ -212,7 +212,10 @@ class WindowRecord(Record, frozen=True, kw_only=True):
 
 
 class RunInfo(Record, frozen=True, kw_only=True):
-    """Everything known about one run of the trainer on one rank."""
+    """Everything known about one run of the trainer on one rank.
+
+    ``worker_cpu_ratio`` is the share of its life in which a worker process of the loaders computed and did not wait.
+    """
 
     schema: int = SCHEMA
     created_unix_ns: int
@@ -231,6 +234,7 @@ class RunInfo(Record, frozen=True, kw_only=True):
     loop: LoopRecord | None
     windows: list[WindowRecord]
     notes: list[str]
+    worker_cpu_ratio: float | None = None
 
 
 def rank_file(name: str, rank: int) -> str:

@@ -44,6 +44,7 @@ def describe_run(
     windows: list[WindowRecord],
     notes: list[str],
     wrapped: object = None,
+    worker_cpu_ratio: float | None = None,
 ) -> RunInfo:
     """Everything about a run, as it is now. A fact that cannot be read is left out; the loop's tables never are.
 
@@ -63,6 +64,7 @@ def describe_run(
         loaders=_known(lambda: _loader_facts(trainer, stage), []),
         optimizers=_known(lambda: list(map(_optimizer_facts, trainer.optimizers)), []) if stage == "fit" else [],
         memory=_known(memory.memory_peaks, MemoryPeaks()),
+        worker_cpu_ratio=worker_cpu_ratio,
         loop=loop,
         windows=windows,
         notes=notes,

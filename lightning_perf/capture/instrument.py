@@ -136,20 +136,28 @@ def instrument(trainer: Trainer, module: LightningModule, stage: Stage, made: In
 
 def instrument_collate(trainer: Trainer, stage: Stage, made: Instrument) -> None:
     """Time the collating of batches in loaders without worker processes, also in an iterator that is made already."""
+    for loader in getattr(_combined_loader(trainer, stage), "flattened", []):
+        if getattr(loader, "num_workers", None) == 0:
+            made.wrap(loader, "collate_fn", kinds.COLLATE)
+    for iterator in loader_iterators(trainer, stage):
+        fetcher = getattr(iterator, "_dataset_fetcher", None)
+        if fetcher is not None:
+            made.wrap(fetcher, "collate_fn", kinds.COLLATE)
+
+
+def loader_iterators(trainer: Trainer, stage: Stage) -> list[object]:
+    """The iterators of the loaders that feed a stage's loop now; none before they are made."""
+    return getattr(getattr(_combined_loader(trainer, stage), "_iterator", None), "iterators", [])
+
+
+def _combined_loader(trainer: Trainer, stage: Stage) -> object:
     loop: Any = {
         "fit": trainer.fit_loop,
         "validate": trainer.validate_loop,
         "test": trainer.test_loop,
         "predict": trainer.predict_loop,
     }[stage]
-    combined = loop._combined_loader
-    for loader in combined.flattened if combined is not None else []:
-        if getattr(loader, "num_workers", None) == 0:
-            made.wrap(loader, "collate_fn", kinds.COLLATE)
-    for iterator in getattr(getattr(combined, "_iterator", None), "iterators", []):
-        fetcher = getattr(iterator, "_dataset_fetcher", None)
-        if fetcher is not None:
-            made.wrap(fetcher, "collate_fn", kinds.COLLATE)
+    return loop._combined_loader
 
 
 def _instrument_logging(trainer: Trainer, module: LightningModule, made: Instrument) -> None:
