@@ -11,6 +11,7 @@ from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding
 from lightning_perf.recommend.predict import (
     MOST_WORKERS,
+    NEARLY,
     WORKERS_LONGER,
     Saving,
     between,
@@ -74,18 +75,17 @@ def sync_loader(evidence: Evidence) -> Finding | None:
 def too_few_workers(evidence: Evidence) -> Finding | None:
     """There are workers, and the loop waits for them after an epoch's first batch, too.
 
-    Then they always work, and one of them needs ``workers * step`` for a batch. Whether they compute or wait (for a
-    disk) is not known. If they compute, no step is shorter than all processor time over the cores; the prediction lies
-    in the middle between both where that matters. Where they have all the cores already, only a cheaper batch helps:
-    the prediction is for one of half the cost. Threshold: none but the saving.
+    Then they always work, and one of them needs ``workers * step`` for a batch. No step is shorter than all processor
+    time over the cores, theirs included, of which the run tells how much that is. Where it does not, the prediction
+    lies in the middle between workers that compute and workers that wait (for a disk). Where they compute on all cores
+    already, only a cheaper batch helps: the prediction is for one of half the cost. Threshold: none but the saving.
     """
-    loader, cores = evidence.loader, evidence.cores
-    if loader is None or not loader.num_workers or cores is None:
+    loader, cores, run = evidence.loader, evidence.cores, evidence.run
+    if loader is None or not loader.num_workers or cores is None or run is None:
         return None
-    now = loader.num_workers
-    restart_us, _ = _restart_us(evidence)
-    steady_us = evidence.step_us - restart_us
-    waits_us = exposed(evidence, "data_loading", max(0.0, evidence.phases_us["data"] - restart_us))
+    now, ratio = loader.num_workers, run.worker_cpu_ratio
+    steady_us = evidence.step_us - _restart_us(evidence)[0]
+    waits_us = exposed(evidence, "data_loading", max(0.0, evidence.phases_us["data"] - (evidence.step_us - steady_us)))
     if waits_us <= 0 or steady_us <= waits_us:
         return None
     batch_us, rest_us = now * steady_us, steady_us - waits_us
@@ -93,29 +93,28 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
         f"{_some(now)}: the loop still waits {units.duration(waits_us)} for each batch.",
         f"Each makes a batch in {units.duration(batch_us)}; without the wait a step takes {units.duration(rest_us)}.",
     ]
-    if now >= cores:
-        return _cores_exhausted(evidence, loader, waits_us, because)
+    if ratio is not None:
+        because.append(f"The workers compute for {units.percent(ratio)} of that.")
     wanted = max(now + 1, min(math.ceil(batch_us / rest_us), max(MOST_WORKERS, cores - 1)))
-    waiting_us = max(rest_us, batch_us / wanted)
-    computing_us = min(steady_us, max(waiting_us, ((evidence.cpu_us or 0.0) + batch_us) / cores))
-    best_us = steady_us - (waiting_us + computing_us) / 2
-    low_us = min(0.8 * best_us, steady_us - computing_us, steady_us - WORKERS_LONGER * waiting_us)
-    sure = wanted < cores and computing_us <= waiting_us
+    idle_us, busy_us = (
+        min(steady_us, max(rest_us, batch_us / wanted, ((evidence.cpu_us or 0.0) + part * batch_us) / cores))
+        for part in ((0.0, 1.0) if ratio is None else (ratio, ratio))
+    )
+    if now >= cores and steady_us < NEARLY * busy_us:
+        return _cores_exhausted(evidence, loader, waits_us, because)
+    best_us = steady_us - (idle_us + busy_us) / 2
+    low_us = min(0.8 * best_us, steady_us - busy_us, steady_us - WORKERS_LONGER * idle_us)
+    assumption = f"{wanted} workers make {wanted / now:.3g} times as many batches as {now}"
+    unsure = "; the low end is for workers that compute all the time" if idle_us != busy_us else ""
     return finding(
         evidence,
         "data.too_few_workers",
         _waiting(evidence, waits_us),
-        saves=between(
-            low_us,
-            best_us,
-            steady_us - waiting_us,
-            f"{wanted} workers make {wanted / now:.3g} times as many batches as {now}; the low end is for workers "
-            f"that compute all the time on {cores} cores",
-        ),
+        saves=between(low_us, best_us, steady_us - idle_us, f"{assumption}, on {cores} cores{unsure}"),
         because=because,
         action=f"DataLoader(..., num_workers={wanted}{_kept_alive(loader)})",
         risks=["Each worker takes memory, and a disk or network that is at its limit serves no more of them."],
-        confidence="high" if sure else "medium",
+        confidence="medium" if unsure else "high",
         where=_where(loader),
     )
 

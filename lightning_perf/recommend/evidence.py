@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -13,6 +14,9 @@ from lightning_perf.runinfo import LoaderFacts, LoopRecord, RunInfo
 
 WARM_UP_STEPS: Final = 2
 """Steps at a run's start that hold what happens once (lazy initialisation, the first compilation)."""
+
+_NORMAL: Final = 1.4826
+"""Standard deviations in a median absolute deviation, of a normal distribution."""
 
 ENOUGH_STEPS: Final = 4
 """Plain steps after warming up from which on a mean is taken over them alone."""
@@ -101,8 +105,12 @@ class Evidence:
         return sum(step.complete for step in self.window.steps) if self.window is not None else 0
 
     def worth(self, saving_us: float) -> bool:
-        """Whether a saving is large enough to be shown: beyond 2 % of the step and twice what steps differ by."""
-        return saving_us > max(0.02 * self.step_us, 2 * self.noise_us)
+        """Whether a saving is large enough to be shown: beyond 2 % of the step and twice the noise of its mean.
+
+        A saving is one of the mean of ``steps`` steps. Steps may alternate, as those do that wait for two workers, and
+        differ much more than their mean is unsure: its standard error is 1.48 deviations over the root of their number.
+        """
+        return saving_us > max(0.02 * self.step_us, 2 * _NORMAL * self.noise_us / math.sqrt(max(1, self.steps)))
 
 
 def evidence_of_run(analysis: Analysis) -> Evidence | None:

@@ -114,6 +114,24 @@ def test_workers_on_all_cores_cannot_be_helped_by_more():
     assert found.saving_us_per_step == pytest.approx(25_000)  # half of 4 x 50 ms, by four workers
 
 
+def test_more_workers_than_cores_where_they_wait_for_a_disk():
+    # Two workers make a batch in 64 ms of which they compute 3.2; nine milliseconds are the loop's own: eight workers.
+    record = loop_record(cpu_us=9_000)
+    facts = {"loaders": [loader(num_workers=2)], "loop": record, "cpu_count": 2, "worker_cpu_ratio": 0.05}
+    found = too_few_workers(evidence_of({"data": 23_000, "forward": 9_000}, **facts))
+    assert "num_workers=8" in found.action
+    assert found.saving_us_per_step == pytest.approx(23_000)
+    assert found.confidence == "high"
+    assert found.evidence[-1] == "The workers compute for 5 % of that."
+
+
+def test_workers_that_compute_share_the_cores():
+    # (36.9 + 75.9) ms on two cores.
+    facts = {"loaders": [loader(num_workers=1)], "loop": loop_record(cpu_us=36_900), "cpu_count": 2}
+    found = too_few_workers(evidence_of({"data": 39_000, "forward": 36_900}, worker_cpu_ratio=1.0, **facts))
+    assert found.saving_us_per_step == pytest.approx(75_900 - 56_400)
+
+
 def test_workers_that_keep_up():
     evidence = evidence_of({"data": 100, "forward": 20_000}, loaders=[loader(num_workers=2)])
     assert [one.rule for one in ranked(evidence, RULES) if one.saving_us_per_step is not None] == []

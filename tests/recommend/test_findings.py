@@ -28,8 +28,9 @@ def test_the_largest_saving_comes_first_and_notes_last():
     assert [one.severity for one in found] == ["high", "medium", "note", "note"]
 
 
-@pytest.mark.parametrize(("noise_us", "kept"), [(0, True), (9, True), (26, False)])
-def test_a_saving_within_the_noise_is_none(noise_us, kept):
+@pytest.mark.parametrize(("noise_us", "kept"), [(0, True), (500, True), (550, False)])
+def test_a_saving_within_the_noise_of_the_mean_is_none(noise_us, kept):
+    """Of 1,000 steps that deviate by 533 us the mean is unsure by 25."""
     evidence = evidence_of({"forward": 1_000}, noise_us=noise_us)
     assert bool(ranked(evidence, [rule("one", 50)])) == kept
 
