@@ -24,7 +24,7 @@ Each is given only where more than 5 % of operations are concerned (kineto #328,
 whose graphs were not recorded seems idle, and "a larger batch", as torch-tb-profiler advises then, is no cure.
 """
 
-DOUBTFUL: Final = frozenset({"few_steps", "first_step_outlier"})
+DOUBTFUL: Final = frozenset({"few_steps"})
 """Notes on a trace whose figures are right but rest on too little."""
 
 UNEXPLAINED_RATIO: Final = 0.1
