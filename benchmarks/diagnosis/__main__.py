@@ -3,8 +3,8 @@
 ``python benchmarks/diagnosis`` prints two tables and what they come to. Each file of ``cases/`` is a training, slow and
 fixed, with the rule that must come first. The slow one is diagnosed by PerfCallback with its default settings. What the
 change brings is measured without it, by a stopwatch of its own: the mean time from one batch to the next after the
-first three. Every run is a process of its own; in each round the runs of all cases are shuffled, because machines
-drift.
+first three. Every run is a process of its own; in each round the cases are shuffled, and the runs of a case, which are
+neighbours, because machines drift.
 
 The error is that of the predicted saving, of the expected rule wherever it is ranked; medians of all rounds.
 

@@ -11,12 +11,14 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from benchmarks.diagnosis import measured, peers
 from benchmarks.diagnosis.measured import How, Outcome
 
 PROGRAM = str(Path(__file__).with_name("__main__.py"))
+AnyThing = TypeVar("AnyThing")
+
 TIMEOUT_S = 120
 """Longest time that one run may take."""
 
@@ -49,12 +51,14 @@ def in_a_process(name: str, how: str, python: str = sys.executable) -> Outcome:
 
 
 def run_all(cases: Sequence[str], repeat: int, pythons: dict[str, str], save_as: Path | None = None) -> Rounds:
-    """All rounds, each in an order of its own; other tools are asked once. What is done is saved as it goes on."""
+    """All rounds, each in an order of its own; the runs of a case are neighbours, as machines drift.
+
+    Other tools are asked once. What is done is saved as it goes on.
+    """
     rounds: Rounds = defaultdict(lambda: defaultdict(list))
     for number in range(repeat):
-        runs = [(name, how) for name in cases for how in what_to_do(name)]
+        runs = [(name, how) for name in shuffled(cases) for how in shuffled(what_to_do(name))]
         runs += [(name, tool) for name in cases for tool in pythons if not number]
-        random.shuffle(runs)
         for done, (name, how) in enumerate(runs):
             progress(f"round {number + 1} of {repeat}, {done + 1} of {len(runs)}: {name}, {how}")
             rounds[name][how].append(in_a_process(name, how, pythons.get(how, sys.executable)))
@@ -62,6 +66,11 @@ def run_all(cases: Sequence[str], repeat: int, pythons: dict[str, str], save_as:
                 save_as.write_text(json.dumps(rounds, indent=1), encoding="utf-8")
     progress("")
     return rounds
+
+
+def shuffled(things: Sequence[AnyThing]) -> list[AnyThing]:
+    """The same in another order."""
+    return random.sample(things, len(things))
 
 
 def what_to_do(name: str) -> list[How]:

@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
+CORES = os.cpu_count() or 1
 STEPS = 60
 BATCH = 64
 FEATURES = 256

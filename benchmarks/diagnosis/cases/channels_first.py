@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils.data import DataLoader
 
-from benchmarks.diagnosis.training import STEPS, Images, Training, images
+from benchmarks.diagnosis.training import CORES, STEPS, Images, Training, images
 
 EXPECTED = "gpu.layout"
 BATCH = 16
@@ -26,9 +26,9 @@ class ChannelsLast(Images):
 
 def slow() -> Training:
     """The default of torch."""
-    return Training(Images(64), DataLoader(images(STEPS * BATCH), batch_size=BATCH))
+    return Training(Images(64), DataLoader(images(STEPS * BATCH), batch_size=BATCH), threads=CORES)
 
 
 def fixed() -> Training:
     """``channels_last``."""
-    return Training(ChannelsLast(64), DataLoader(images(STEPS * BATCH), batch_size=BATCH))
+    return Training(ChannelsLast(64), DataLoader(images(STEPS * BATCH), batch_size=BATCH), threads=CORES)

@@ -14,7 +14,7 @@ from benchmarks.diagnosis.training import STEPS, Net, Training
 
 EXPECTED = "data.collate_slow"
 BATCH = 32
-LENGTH = 160
+LENGTH = 400
 
 
 class Words(Net):

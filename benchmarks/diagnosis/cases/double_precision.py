@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.diagnosis.training import BATCH, Net, Training, points
+from benchmarks.diagnosis.training import BATCH, CORES, Net, Training, points
 
 EXPECTED = "gpu.float64"
 
@@ -14,7 +14,7 @@ def _training(precision: str) -> Training:
     loader = DataLoader(TensorDataset(inputs.double(), targets.double()), batch_size=BATCH)
     if precision == "32-true":
         loader = DataLoader(TensorDataset(inputs, targets), batch_size=BATCH)
-    return Training(Net(width=768), loader, settings={"precision": precision})
+    return Training(Net(width=768), loader, settings={"precision": precision}, threads=CORES)
 
 
 def slow() -> Training:

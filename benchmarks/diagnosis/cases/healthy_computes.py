@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
-from benchmarks.diagnosis.training import Net, Training, in_memory
+from benchmarks.diagnosis.training import CORES, Net, Training, in_memory
 
 EXPECTED = None
 
 
 def fixed() -> Training:
     """Large products."""
-    return Training(Net(width=1024, layers=6), in_memory(), threads=os.cpu_count() or 1)
+    return Training(Net(width=1024, layers=6), in_memory(), threads=CORES)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch.utils.data import DataLoader
 
-from benchmarks.diagnosis.training import STEPS, Images, Training, images
+from benchmarks.diagnosis.training import CORES, STEPS, Images, Training, images
 
 EXPECTED = None
 BATCH = 32
@@ -29,4 +27,4 @@ class ChannelsLast(Images):
 def fixed() -> Training:
     """Nothing to change."""
     loader = DataLoader(images(STEPS * BATCH), batch_size=BATCH)
-    return Training(ChannelsLast(48), loader, threads=os.cpu_count() or 1)
+    return Training(ChannelsLast(48), loader, threads=CORES)

@@ -8,7 +8,7 @@ import tempfile
 import torch
 from lightning.pytorch.loggers import CSVLogger
 
-from benchmarks.diagnosis.training import BATCH, Net, Training, in_memory
+from benchmarks.diagnosis.training import BATCH, CORES, Net, Training, in_memory
 
 EXPECTED = None
 
@@ -30,4 +30,4 @@ class Validated(Net):
 def fixed() -> Training:
     """As people train."""
     settings = {"max_epochs": 2, "logger": CSVLogger(tempfile.mkdtemp()), "enable_checkpointing": True}
-    return Training(Validated(layers=10), in_memory(40), in_memory(2), settings=settings)
+    return Training(Validated(layers=10), in_memory(40), in_memory(2), settings=settings, threads=CORES)

@@ -25,5 +25,5 @@ class OnDisk(Dataset[list[torch.Tensor]]):
 
 
 def fixed() -> Training:
-    """Three workers for what takes less than two steps."""
-    return Training(Net(layers=12), DataLoader(OnDisk(), batch_size=BATCH, num_workers=3, persistent_workers=True))
+    """Two workers for what takes less than a step."""
+    return Training(Net(layers=12), DataLoader(OnDisk(), batch_size=BATCH, num_workers=2, persistent_workers=True))

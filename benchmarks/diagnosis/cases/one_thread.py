@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-from benchmarks.diagnosis.training import Net, Training, in_memory
+from benchmarks.diagnosis.training import CORES, Net, Training, in_memory
 
 EXPECTED = "host.threads"
 
@@ -20,4 +18,4 @@ def slow() -> Training:
 
 def fixed() -> Training:
     """All cores."""
-    return _training(os.cpu_count() or 1)
+    return _training(CORES)

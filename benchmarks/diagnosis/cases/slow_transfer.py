@@ -1,4 +1,4 @@
-"""A batch that is moved to the device value by value."""
+"""A batch that is rounded, value by value, while it is moved to the device."""
 # ruff: noqa: ANN401, ARG002, D102 - Lightning fixes the signatures of hooks
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ class Moving(Net):
     """Brings its own way to move batches."""
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        return [torch.tensor([row.tolist() for row in part], device=device) for part in batch]
+        return [torch.tensor([_rounded(row) for row in part.tolist()], device=device) for part in batch]
+
+
+def _rounded(row: list[float]) -> list[float]:
+    return [float(f"{value:.4f}") for value in row]
 
 
 def slow() -> Training:
-    """Tensors become lists and tensors again."""
+    """Tensors become text and tensors again."""
     return Training(Moving(), in_memory())
 
 

@@ -14,7 +14,7 @@ from benchmarks.diagnosis.training import BATCH, STEPS, Net, Training
 
 EXPECTED = "host.python"
 WORD = re.compile(r"\w+")
-TEXTS = [f"the quick brown fox {number} jumps over the lazy dog again and again " * 8 for number in range(BATCH)]
+TEXTS = [f"the quick brown fox {number} jumps over the lazy dog again and again " * 24 for number in range(BATCH)]
 
 
 class Words(Net):

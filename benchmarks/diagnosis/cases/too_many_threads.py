@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-from benchmarks.diagnosis.training import Net, Training, in_memory
+from benchmarks.diagnosis.training import CORES, Net, Training, in_memory
 
 EXPECTED = "host.threads"
 
@@ -15,9 +13,9 @@ def _training(threads: int) -> Training:
 
 def slow() -> Training:
     """As on a node of which a container has a part."""
-    return _training(8 * (os.cpu_count() or 1))
+    return _training(8 * CORES)
 
 
 def fixed() -> Training:
     """As many as cores."""
-    return _training(os.cpu_count() or 1)
+    return _training(CORES)
