@@ -389,13 +389,15 @@ class Finding(Record, frozen=True, kw_only=True):
     hook, a module, a file and line, ...), ``risks`` when not to do it. ``saving_us_per_step`` is the prediction for
     ``step_us``, the mean step without warm-up, and lies within ``saving_range_us``; ``assumption`` is what it rests
     on. ``speedup`` is the step's time over what is left of it. They are None for a finding that saves no time.
-    ``trace`` is the trace that shows it, None for one that the loop clock shows. ``link`` leads to what the rule means.
+    ``trace`` is the trace that shows it, None for one that the loop clock shows; where it marks no steps, times are
+    those of all of it (``per``). ``link`` leads to what the rule means.
     """
 
     rule: str
     title: str
     severity: Severity
     step_us: float
+    per: Literal["step", "trace"] = "step"
     saving_us_per_step: float | None
     saving_range_us: tuple[float, float] | None
     speedup: float | None

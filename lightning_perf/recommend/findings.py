@@ -60,6 +60,7 @@ def finding(
         title=title,
         severity=_severity(best, step_us),
         step_us=step_us,
+        per="step" if evidence.steps else "trace",
         saving_us_per_step=best,
         saving_range_us=(min(saves.low_us, step_us), min(saves.high_us, step_us)) if saves is not None else None,
         speedup=step_us / (step_us - best) if best is not None else None,

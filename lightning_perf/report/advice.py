@@ -60,7 +60,8 @@ def gain(finding: Finding) -> str:
     amount = (
         f"about {units.duration(best)}" if low >= _SURE * high else f"{units.duration(low)} to {units.duration(high)}"
     )
-    return f"{amount} of {units.duration(finding.step_us)} a step ({_speedup(finding.speedup or 1.0)})"
+    whole = f"{units.duration(finding.step_us)} a step" if finding.per == "step" else units.duration(finding.step_us)
+    return f"{amount} of {whole} ({_speedup(finding.speedup or 1.0)})"
 
 
 def outcome(achieved: Achieved) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from lightning_perf.measure.analysis import Achieved, Analysis, Finding
 from lightning_perf.recommend.findings import finding
 from lightning_perf.recommend.predict import Saving
@@ -36,6 +38,11 @@ def test_a_wide_range_is_shown_as_one():
     assert (
         "saves 20.0 ms to 50.0 ms of 178.0 ms a step" in advice.changes([found(us=30_000, low=20_000, high=50_000)])[1]
     )
+
+
+def test_a_trace_without_steps():
+    one = msgspec.structs.replace(found(), per="trace")
+    assert advice.changes([one])[1] == "   saves about 52.0 ms of 178.0 ms (1.41 times as fast)"
 
 
 def test_large_speedups_are_not_spelled_out():
