@@ -15,6 +15,7 @@ from lightning_perf.recommend.traced import (
     DISPATCH,
     launch_bound_ratio,
     loop_us,
+    lost_in_us,
     lost_us,
     predicted,
     recorded,
@@ -53,7 +54,7 @@ def launch_bound(evidence: Evidence) -> Finding | None:
         return None
     loading_us = sum(_slow_launches(window)) / max(1, window.steps)
     lost = max(0.0, lost_us(evidence, *DISPATCH) - loading_us)
-    if lost * max(1, window.steps) < LAUNCH_BOUND_RATIO * window.duration_us / evidence.inflation:
+    if lost < LAUNCH_BOUND_RATIO * evidence.step_us:
         return None
     closed = Saving(0.5 * lost, 0.3 * lost, lost, "dispatching takes half of its time; at most none, as in CUDA graphs")
     saves = predicted(evidence, "launch_half", closed, dispatch=True)
@@ -122,9 +123,9 @@ def _python_on_device(evidence: Evidence) -> Finding | None:
     window = trusted_window(evidence)
     if window is None or not _python_leads(window):
         return None
-    shares = [share for share in evidence.idle_shares("python") if share.activity in ("forward", "backward", "host")]
-    lost = sum(share.idle_us for share in shares) / max(1, window.steps) / evidence.inflation
-    if not shares or sum(share.idle_us for share in shares) < LAUNCH_BOUND_RATIO * window.duration_us:
+    by_activity = {activity: lost_in_us(evidence, activity, "python") for activity in ("forward", "backward", "host")}
+    lost = sum(by_activity.values())
+    if lost < LAUNCH_BOUND_RATIO * evidence.step_us:
         return None
     return finding(
         evidence,
@@ -136,7 +137,7 @@ def _python_on_device(evidence: Evidence) -> Finding | None:
         ],
         action="Move Python work out of the step: metrics, loops over samples. PerfCallback(with_stack=True) names it.",
         confidence="medium",
-        where=_gap_host(window, "python") or shares[0].activity,
+        where=_gap_host(window, "python") or max(by_activity, key=lambda one: by_activity[one]),
         from_trace=True,
     )
 

@@ -12,7 +12,7 @@ from lightning_perf.recommend.findings import finding
 from lightning_perf.recommend.host import launch_bound_too_much
 from lightning_perf.recommend.predict import Saving
 from lightning_perf.recommend.quality import trusted_window
-from lightning_perf.recommend.traced import lost_us, recorded, replayed_us
+from lightning_perf.recommend.traced import busy_us, lost_us, recorded, replayed_us
 
 SMALL_US: Final = 10.0
 """Kernels under 10 us are short in the rules of TraceLens: about what launching one takes."""
@@ -74,14 +74,10 @@ def small_kernels(evidence: Evidence) -> Finding | None:
 
 def low_occupancy(evidence: Evidence) -> Finding | None:
     """The device is busy, but most of its multiprocessors have nothing to do: kernels of few blocks."""
-    window = trusted_window(evidence)
-    device = evidence.device
-    if (
-        window is None
-        or device is None
-        or evidence.window is None
-        or window.busy_us < FULL_BUSY_RATIO * window.duration_us
-    ):
+    window, device = trusted_window(evidence), evidence.device
+    if window is None or device is None or evidence.window is None:
+        return None
+    if busy_us(evidence) < FULL_BUSY_RATIO * evidence.step_us:
         return None
     figures = next((one for one in evidence.window.efficiency if one.device == device.index), None)
     exposed = device.exposed_communication_us / device.busy_us if device.busy_us else 0.0
@@ -145,7 +141,7 @@ def _computing(evidence: Evidence) -> tuple[float | None, str]:
         window = trusted_window(evidence)
         if window is None or not evidence.device.busy_us:
             return None, ""
-        ratio = window.busy_us / window.duration_us - _communicating(evidence, evidence.device)
+        ratio = min(1.0, busy_us(evidence) / evidence.step_us) - _communicating(evidence, evidence.device)
         return (ratio, "The device computes") if ratio > BUSY_RATIO else (None, "")
     phases = evidence.phases_us
     if not phases:

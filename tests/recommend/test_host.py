@@ -37,8 +37,14 @@ def test_no_more_than_the_idle_time_by_a_replay():
 
 
 def test_what_the_profiler_adds_is_left_out():
-    evidence = replace(ran(LAUNCH), inflation=2.0)
-    assert launch_bound(evidence).saving_us_per_step == pytest.approx(100)  # half of 400 / 2
+    idle = {("launch", "forward"): 1_000.0, ("python", "forward"): 400.0, ("data_loading", "data"): 50.0}
+    of_window = {"duration_us": 2_000.0}
+    evidence = replace(ran(idle, of_window=of_window), inflation=2.0)  # 1 ms more, all of it for dispatching
+    assert launch_bound(evidence).saving_us_per_step == pytest.approx(200)  # half of 1,400 - 1,000
+    sped_up = replace(ran(idle, of_window={**of_window, "replay": replay(launch_half=1_200.0)}), inflation=2.0)
+    assert launch_bound(sped_up).saving_us_per_step == pytest.approx(450)  # all that is left of idle time
+    only_then = replace(ran(idle, of_window=of_window), inflation=2.35)
+    assert launch_bound(only_then) is None  # 50 us are left of 1 ms
 
 
 def test_what_is_compiled_already_needs_graphs():
