@@ -6,29 +6,49 @@ is busy with something else makes a round worthless, and then one more is tried.
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from benchmarks.diagnosis import measured, peers, results, runs
 from benchmarks.diagnosis.measured import Outcome
 
-QUICK = ["slow_hook", "many_logs", "validation_often", "workers_restart"]
+QUICK = ["loader_waits", "workers_restart", "slow_transfer", "slow_hook", "many_logs", "validation_often"]
 HEALTHY = "healthy_in_memory"
 
 
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Trainings choose threads and a seed, and silence Lightning."""
+    import torch
+
+    log, threads, state = logging.getLogger("lightning.pytorch"), torch.get_num_threads(), torch.get_rng_state()
+    level = log.level
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # so that it is put back
+    yield
+    log.setLevel(level)
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
 @pytest.mark.parametrize("name", QUICK)
-def test_the_planted_bottleneck_comes_first_with_a_prediction_of_the_right_size(name: str) -> None:
-    wrong = wrong_with(name) and wrong_with(name)
+def test_the_planted_bottleneck_comes_first_with_a_prediction_of_the_right_size(name: str, tmp_path: Path) -> None:
+    wrong = wrong_with(name, tmp_path / "once") and wrong_with(name, tmp_path / "again")
     assert not wrong
 
 
-def wrong_with(name: str) -> list[str]:
+def wrong_with(name: str, folder: Path) -> list[str]:
     """What is wrong with the diagnosis of a case in one round."""
-    slow, fixed, diagnosed = (runs.in_a_process(name, how) for how in ("slow", "fixed", "diagnosed"))
+    done = {how: [measured.measured(name, how, folder / how)] for how in runs.what_to_do(name)}
     expected = measured.case(name).EXPECTED
-    row = results.row(name, str(expected), {"slow": [slow], "fixed": [fixed], "diagnosed": [diagnosed]})
+    row = results.row(name, str(expected), done)
     assert row.failed is None
     ((saves,), predicted) = row.measured, row.predicted
-    wrong = [] if row.right else [f"expected {expected}, got {diagnosed['findings']}"]
+    wrong = [] if row.right else [f"expected {expected}, got {done['diagnosed']}"]
     if saves <= 0:
         wrong.append(f"the change saves {saves} ms")
     if not predicted or not saves / 2 < predicted[0] < saves * 2:
@@ -36,13 +56,13 @@ def wrong_with(name: str) -> list[str]:
     return wrong
 
 
-def test_a_healthy_run_gets_no_finding_of_consequence() -> None:
-    alarms = alarms_of(HEALTHY) and alarms_of(HEALTHY)
+def test_a_healthy_run_gets_no_finding_of_consequence(tmp_path: Path) -> None:
+    alarms = alarms_of(HEALTHY, tmp_path / "once") and alarms_of(HEALTHY, tmp_path / "again")
     assert not alarms
 
 
-def alarms_of(name: str) -> list[str]:
-    outcome = runs.in_a_process(name, "diagnosed")
+def alarms_of(name: str, folder: Path) -> list[str]:
+    outcome = measured.diagnosed(name, folder)
     return [
         found["rule"] for found in outcome["findings"] if (found["saving_ms"] or 0) > results.ALARM * outcome["step_ms"]
     ]
@@ -56,8 +76,16 @@ def test_every_case_says_what_it_is(name: str) -> None:
     assert hasattr(case, "slow") == (case.EXPECTED is not None) == (not name.startswith("healthy_"))
 
 
-def test_a_run_that_fails_is_told() -> None:
-    assert "error" in runs.in_a_process("no_such_case", "slow")
+def test_a_run_that_fails_is_told(tmp_path: Path) -> None:
+    assert measured.measured("no_such_case", "slow", tmp_path).get("error", "").startswith("ModuleNotFoundError: ")
+
+
+def test_the_benchmark_runs_and_prints_its_table() -> None:
+    started = [sys.executable, runs.PROGRAM, "--cases", "slow_hook", "--repeat", "1", "--only-ours"]
+    done = subprocess.run(started, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert "| slow_hook | host.hook  |" in done.stdout
+    assert "of 1." in done.stdout
 
 
 def outcomes(

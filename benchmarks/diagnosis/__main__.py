@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's CUDA build complains on machines without a GPU
 
 from benchmarks.diagnosis import measured, peers, results, runs
 from benchmarks.printing import command, machine

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's CUDA build complains on machines without a GPU
-
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from torch import nn

@@ -15,7 +15,7 @@ class Deep(Net):
 
     def __init__(self) -> None:
         super().__init__(layers=1)
-        self.deep = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(40)))
+        self.deep = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(20)))
 
     def training_step(self, batch: list[torch.Tensor]) -> torch.Tensor:
         """Loss of one batch."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks.diagnosis.training import CORES, Net, Training, in_memory
+from benchmarks.diagnosis.training import Net, Training, in_memory
 
 EXPECTED = None
 
 
 def fixed() -> Training:
     """No workers, and none are needed."""
-    return Training(Net(width=768, layers=8), in_memory(), threads=CORES)
+    return Training(Net(layers=10), in_memory())
