@@ -12,6 +12,7 @@ from lightning_perf.recommend.findings import finding
 from lightning_perf.recommend.predict import Saving
 from lightning_perf.recommend.quality import trusted_window
 from lightning_perf.recommend.traced import operators, recorded, replayed_us
+from lightning_perf.runinfo import DdpFacts
 
 EXPOSED_RATIO: Final = 0.05
 """Share of the step in which only communication ran from which on TraceLens speaks of it, too."""
@@ -113,8 +114,11 @@ def straggler(evidence: Evidence) -> Finding | None:
 
 def backend(evidence: Evidence) -> Finding | None:
     """Gloo, which sends through the host's memory, reduces between ranks that have accelerators."""
+    facts = _ddp(evidence)
     rows = evidence.window.operators if evidence.window is not None else []
     gloo = [row for row in rows if _GLOO.match(row.name) is not None]
+    if facts is not None and facts.backend != "gloo":
+        return None  # its operators reduce something small on the CPU
     has_device = evidence.device is not None or (evidence.run is not None and bool(evidence.run.devices))
     if not gloo or not has_device:
         return None
@@ -134,32 +138,29 @@ def backend(evidence: Evidence) -> Finding | None:
     )
 
 
-def find_unused(evidence: Evidence) -> Finding | None:
-    """DDP looks for unused parameters in every step.
+def _ddp(evidence: Evidence) -> DdpFacts | None:
+    return evidence.run.trainer.ddp if evidence.run is not None and evidence.run.trainer is not None else None
 
-    It then reduces one integer per parameter tensor between the ranks, beside the gradients, and walks the graph.
+
+def find_unused(evidence: Evidence) -> Finding | None:
+    """DDP looks for unused parameters in every step, and has found none.
+
+    It then walks the graph before each backward pass and reduces one integer per parameter tensor between the ranks.
+    Whether parameters are unused is DDP's own count; where that is not known, nothing is said.
     """
-    if evidence.run is None or evidence.window is None or "DDP" not in _strategy(evidence):
+    facts = _ddp(evidence)
+    if facts is None or not facts.find_unused_parameters or facts.static_graph or facts.unused_parameter_bytes != 0:
         return None
-    tensors = {one.parameter_tensors for one in evidence.run.optimizers}
-    tensors.add(sum(tensors))
-    maps = [
-        row
-        for row in evidence.window.collectives
-        if row.dtype == "Int" and row.in_elements in tensors and "reduce" in (row.collective or "")
-    ]
-    if not maps:
-        return None
+    tensors = sum(one.parameter_tensors for one in evidence.run.optimizers) if evidence.run is not None else 0
     return finding(
         evidence,
         "comm.find_unused",
-        "DDP looks for unused parameters in every step.",
+        "DDP looks for unused parameters in every step, and finds none.",
         saves=None,
-        because=[f"A reduction of {maps[0].in_elements} integers, one per parameter tensor, {maps[0].calls} times."],
+        because=[f"find_unused_parameters=True: {units.count(tensors)} parameter tensors are looked for, none unused."],
         action='Trainer(strategy="ddp")',
         risks=["If parameters are unused in some steps, DDP stops with an error that names them."],
-        confidence="medium",
-        from_trace=True,
+        confidence="high",
     )
 
 
@@ -213,8 +214,3 @@ def _common_us(windows: list[Window]) -> dict[int, float]:
     }
     common = set.intersection(*(set(table) for table in tables.values())) if tables else set()
     return {rank: sum(table[key] for key in common) for rank, table in tables.items()} if common else {}
-
-
-def _strategy(evidence: Evidence) -> str:
-    trainer = evidence.run.trainer if evidence.run is not None else None
-    return trainer.strategy if trainer is not None else ""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lightning_perf.measure.analysis import Analysis, Module
 from lightning_perf.recommend.communication import backend, data_parallel, exposed, find_unused, straggler
 from lightning_perf.recommend.evidence import evidence_of_trace
 from lightning_perf.recommend.findings import recommend
-from lightning_perf.runinfo import OptimizerFacts
+from lightning_perf.runinfo import DdpFacts, OptimizerFacts
 from tests.recommend.cases import device
 from tests.recommend.tracing import collective, operator, quality, ran, replay, steps, traced, window
 
@@ -98,14 +100,38 @@ def test_gloo_beside_a_device():
 OPTIMIZER = OptimizerFacts(optimizer_class="Adam", parameter_tensors=161, parameters=1_000)
 
 
-def test_a_map_of_used_parameters():
-    rows = [collective("allreduce", 5.0, dtype="Int", in_elements=161)]
-    changes = {"of_window": {"collectives": rows}, "optimizers": [OPTIMIZER]}
-    found = find_unused(ran(trainer={"strategy": "DDPStrategy"}, **changes))
+def ddp(**changes: Any) -> dict[str, DdpFacts]:
+    facts = {"backend": "nccl", "find_unused_parameters": True, "static_graph": False, "unused_parameter_bytes": 0}
+    return {"ddp": DdpFacts(**{"gradient_as_bucket_view": False, **facts, **changes})}
+
+
+def test_parameters_that_nobody_finds_unused():
+    found = find_unused(ran(trainer=ddp(), optimizers=[OPTIMIZER]))
     assert found.rule == "comm.find_unused"
-    assert find_unused(ran(trainer={"strategy": "SingleDeviceStrategy"}, **changes)) is None
-    changes["of_window"] = {"collectives": [collective("allreduce", 5.0, dtype="Float", in_elements=161)]}
-    assert find_unused(ran(trainer={"strategy": "DDPStrategy"}, **changes)) is None
+    assert "161 parameter tensors" in found.evidence[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"find_unused_parameters": False},
+        {"static_graph": True},
+        {"unused_parameter_bytes": 4_096},
+        {"unused_parameter_bytes": None},
+    ],
+)
+def test_looking_for_unused_parameters_where_it_is_needed_or_off(changes):
+    assert find_unused(ran(trainer=ddp(**changes), optimizers=[OPTIMIZER])) is None
+
+
+def test_without_ddp_nobody_looks():
+    assert find_unused(ran()) is None
+
+
+def test_something_small_on_the_cpu_beside_nccl():
+    rows = {"operators": [operator("gloo:all_reduce", 12, 80.0)]}
+    assert backend(ran(trainer=ddp(), of_window=rows)) is None
+    assert backend(ran(trainer=ddp(backend="gloo"), of_window=rows)) is not None
 
 
 def test_data_parallel():
