@@ -10,6 +10,8 @@ from lightning_perf.measure.analysis import Finding
 from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding
 from lightning_perf.recommend.predict import (
+    HAND_OVER_US,
+    MOST_HAND_OVER_US,
     MOST_WORKERS,
     NEARLY,
     WORKERS_LONGER,
@@ -78,14 +80,16 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     Then they always work, and one of them needs ``workers * step`` for a batch. No step is shorter than all processor
     time over the cores, theirs included, of which the run tells how much that is. Where it does not, the prediction
     lies in the middle between workers that compute and workers that wait (for a disk). Where they compute on all cores
-    already, only a cheaper batch helps: the prediction is for one of half the cost. Threshold: none but the saving.
+    already, only a cheaper batch helps: the prediction is for one of half the cost. Taking over a batch that is there
+    is no wait. Threshold: none but the saving.
     """
     loader, cores, run = evidence.loader, evidence.cores, evidence.run
     if loader is None or not loader.num_workers or cores is None or run is None:
         return None
     now, ratio = loader.num_workers, run.worker_cpu_ratio
     steady_us = evidence.step_us - _restart_us(evidence)[0]
-    waits_us = exposed(evidence, "data_loading", max(0.0, evidence.phases_us["data"] - (evidence.step_us - steady_us)))
+    waited_us = evidence.phases_us["data"] - (evidence.step_us - steady_us)
+    waits_us = exposed(evidence, "data_loading", max(0.0, waited_us - min(evidence.quick_fetch_us, MOST_HAND_OVER_US)))
     if waits_us <= 0 or steady_us <= waits_us:
         return None
     batch_us, rest_us = now * steady_us, steady_us - waits_us
@@ -245,7 +249,7 @@ def _cores_exhausted(evidence: Evidence, loader: LoaderFacts, waits_us: float, b
 
 def _first_workers(evidence: Evidence, fetch_us: float, waits_us: float) -> tuple[int, float]:
     """How many workers a loader without any needs, and what is left of the step then."""
-    rest_us = evidence.step_us - waits_us
+    rest_us = evidence.step_us - waits_us + (HAND_OVER_US if evidence.device is None else 0.0)
     cores = evidence.cores or 1
     record = evidence.run.loop if evidence.run is not None else None
     computing = record.fetch_cpu_ratio if record is not None else None

@@ -15,6 +15,15 @@ MOST_WORKERS: Final = 16
 NEARLY: Final = 1.05
 """A worker process is not worth a step that is shorter by less than this."""
 
+HAND_OVER_US: Final = 1_000.0
+"""What a batch costs the loop that a worker process has made: reading the queue, opening the tensors' shared memory.
+
+Measured on Linux with batches of some tensors below a megabyte: 0.95 to 1.2 ms in each step of a loader that keeps up.
+A device has work queued meanwhile."""
+
+MOST_HAND_OVER_US: Final = 1_500.0
+"""A fetch that always takes longer waits for a worker."""
+
 WORKERS_LONGER: Final = 1.17
 """How much longer a step with workers was than the formula says, at most, in two pairs of traces with and without
 them: workers share the processors with the loop, hand their batches over, and are not equally fast."""
