@@ -12,8 +12,8 @@ from lightning_perf.recommend.predict import Saving, saving
 from lightning_perf.recommend.quality import trusted_window
 from lightning_perf.recommend.traced import lost_us, operators, predicted, recorded
 
-_ITEM: Final = "aten::_local_scalar_dense"
-"""What ``.item()``, ``float(tensor)`` and ``if tensor:`` call; it launches a copy where the tensor is on a device."""
+_ITEM: Final = ("aten::item", "aten::_local_scalar_dense")
+"""What ``.item()``, ``float(tensor)`` and ``if tensor:`` call; the inner one launches a copy from a device's tensor."""
 
 
 def item(evidence: Evidence) -> Finding | None:
@@ -80,13 +80,13 @@ def _saves(evidence: Evidence) -> Saving | None:
 
 def _items(evidence: Evidence) -> tuple[int, int]:
     """Copies to the host that ``.item()`` launched, and all of them."""
-    items = sum(row.launches or 0 for row in operators(evidence, (_ITEM,)))
+    items = sum(row.launches or 0 for row in operators(evidence, _ITEM))
     copies = sum(copy.calls for copy in (evidence.window.copies if evidence.window else []) if copy.kind == "DtoH")
     return items, max(copies, items)
 
 
 def _where(evidence: Evidence) -> str | None:
     """The call site of the reads, else the activity in which most of the idle time lies."""
-    sites = [row.call_site for row in operators(evidence, (_ITEM, "aten::item")) if row.call_site is not None]
+    sites = [row.call_site for row in operators(evidence, _ITEM) if row.call_site is not None]
     shares = evidence.idle_shares("sync")
     return sites[0] if sites else shares[0].activity if shares else None

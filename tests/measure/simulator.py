@@ -61,7 +61,7 @@ CONTEXTS: dict[str, dict[Labels, tuple[str, str, str]]] = {
         ),
     },
     "checkpoint": {
-        "ours": ("perf/checkpoint/ModelCheckpoint.save", "checkpoint", "ModelCheckpoint.save"),
+        "ours": ("perf/checkpoint", "checkpoint", "checkpoint"),
         "lightning": ("[pl][profile]save_checkpoint", "checkpoint", "save_checkpoint"),
     },
     "validation": {
