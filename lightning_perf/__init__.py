@@ -5,6 +5,7 @@ The folders are the data flow, left to right::
     capture    training run  -> trace files + run.json
     decode     trace file    -> Trace (columns)
     measure    Trace         -> Analysis
+    recommend  Analysis      -> findings
     report     Analysis      -> console, logger scalars
 
 ``callback.py`` drives capture from the Trainer's hooks, ``pipeline.py`` chains the stages, ``cli.py`` is the
