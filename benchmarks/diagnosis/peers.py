@@ -13,7 +13,6 @@ its title or its advice: TraceML's "residual-heavy" for hooks, logging, checkpoi
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +84,6 @@ def train(name: str, how: str, folder: Path) -> dict[str, str]:
     if how == "traceml":
         fit(training, folder)
         return {}
-    os.environ.setdefault("GPUPROF_SERVER", "")
     from gpuprof import LightningCallback
     from gpuprof.insights import analyze
 
