@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import Final
 
@@ -15,8 +14,8 @@ from lightning_perf.measure.launches import NO_LAUNCH
 from lightning_perf.measure.messages import message_of_range
 from lightning_perf.measure.nesting import NO_RANGE, nest
 
-COLLECTIVE: Final = re.compile(r"nccl|rccl|hccl|oneccl|cross_device_reduce", re.IGNORECASE)
-"""Names of device operations that communicate, of every vendor's library."""
+_COMMUNICATES: Final = ("nccl", "rccl", "hccl", "oneccl", "cross_device_reduce")
+"""In the names of device operations that communicate, of every vendor's library, in any letter case."""
 _NO_ARGS: Final = CollectiveArgs(
     name=None, in_elements=None, out_elements=None, dtype=None, group_size=None, group=None
 )
@@ -35,6 +34,12 @@ _NO_MORE_OUT: Final = frozenset(
 """Calls from which no rank gets more than it puts in, without underscores."""
 
 
+def is_collective(name: str) -> bool:
+    """Whether a device operation communicates, by its name."""
+    lowered = name.lower()
+    return any(word in lowered for word in _COMMUNICATES)
+
+
 def measure_collectives(trace: Trace, launches: Int64s) -> list[Collective]:
     """Collectives by name and arguments, those that took the most time first.
 
@@ -48,7 +53,7 @@ def measure_collectives(trace: Trace, launches: Int64s) -> list[Collective]:
     operations = np.flatnonzero(trace.category <= LAST_DEVICE_OPERATION)
     names = np.unique(trace.name_id[operations])
     collective = np.isin(
-        trace.name_id[operations], [name for name in names.tolist() if COLLECTIVE.search(trace.names[name])]
+        trace.name_id[operations], [name for name in names.tolist() if is_collective(trace.names[name])]
     )
     rows = operations[collective]
     if rows.size == 0:

@@ -10,7 +10,7 @@ import numpy as np
 from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int64s, Trace
 from lightning_perf.measure.analysis import Device, DeviceWindow
 from lightning_perf.measure.causes import idle_time
-from lightning_perf.measure.collectives import COLLECTIVE
+from lightning_perf.measure.collectives import is_collective
 from lightning_perf.measure.host import HOST, Host
 from lightning_perf.measure.intervals import Intervals, clip, gaps, split, subtract, union
 from lightning_perf.measure.launches import NO_LAUNCH, names_where
@@ -49,7 +49,7 @@ def device_work(trace: Trace) -> list[DeviceWork]:
 def measure_device(trace: Trace, work: DeviceWork, host: Host, steps: Sequence[HostStep], launches: Int64s) -> Device:
     """A device over its span and over its window of complete steps."""
     rows = work.rows
-    collective = names_where(trace, rows, lambda name: COLLECTIVE.search(name) is not None)[trace.name_id[rows]]
+    collective = names_where(trace, rows, is_collective)[trace.name_id[rows]]
     kernel = trace.category[rows] == Category.KERNEL
     communication = _covered(trace, rows[collective])
     start_ns, end_ns = int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())

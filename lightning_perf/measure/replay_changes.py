@@ -47,7 +47,7 @@ from typing import Final
 import numpy as np
 
 from lightning_perf.decode.trace import Category, Floats, Trace
-from lightning_perf.measure.collectives import COLLECTIVE
+from lightning_perf.measure.collectives import is_collective
 from lightning_perf.measure.efficiency import uses_tensor_cores
 from lightning_perf.measure.labels import Kind
 from lightning_perf.measure.replay_host import Booleans
@@ -88,7 +88,6 @@ _TIMES_FASTER: Final = 2.0
 
 _PINNED: Final = re.compile(r"HtoD.*pinned", re.IGNORECASE).search
 _GROUPED: Final = re.compile(r"multi_tensor|foreach|fused", re.IGNORECASE).search
-_COLLECTIVE: Final = COLLECTIVE.search
 _PRODUCT: Final = re.compile(
     r"gemm|gemv|cutlass|cijk_|nvjet|_conv|conv_|convol|conv\d|scudnn|winograd|[dw]grad|fprop|xmma|igemm|sp3asm"
     r"|batched_.*xdlops|dot_kernel",
@@ -250,7 +249,7 @@ def _graph(work: Workload, costs: Costs) -> None:
 
 
 def _communication(work: Workload, costs: Costs) -> None:
-    _shrink(work, costs, work.named(_COLLECTIVE), 0.0)
+    _shrink(work, costs, work.named(is_collective), 0.0)
 
 
 def _optimizer(work: Workload, costs: Costs) -> None:
@@ -319,7 +318,7 @@ def is_wide_product(kernel: str) -> bool:
         _PRODUCT.search(kernel) is not None
         and _OTHER.search(kernel) is None
         and _NARROW.search(kernel) is None
-        and _COLLECTIVE(kernel) is None
+        and not is_collective(kernel)
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from lightning_perf.decode.trace import Floats, Int64s, Trace
 from lightning_perf.measure.blocking import pageable_to_device
-from lightning_perf.measure.collectives import COLLECTIVE
+from lightning_perf.measure.collectives import is_collective
 from lightning_perf.measure.devices import DeviceWork, window_bounds
 from lightning_perf.measure.gaps import SHORTEST_WAIT_NS
 from lightning_perf.measure.host import Host
@@ -271,7 +271,7 @@ def _awaited(trace: Trace, found: _Found, waited: Booleans, gap: float) -> tuple
 
 def _ordered(trace: Trace, found: _Found) -> Int64s:
     """What each operation must come after by the order of calls, whether or not it had to wait; see above."""
-    names = np.array([COLLECTIVE.search(name) is not None for name in trace.names], dtype=np.bool_)
+    names = np.array([is_collective(name) for name in trace.names], dtype=np.bool_)
     collective = names[trace.name_id[found.rows]]
     ordered = np.full(found.rows.size, NONE, dtype=np.int64)
     if not collective.any():

@@ -27,14 +27,17 @@ VALIDATION_SHARE: Final = 0.1
 BAR_LEFT: Final = 0.1
 """Share of a progress bar's time that stays when it is drawn rarely: its hooks are still called for every batch."""
 
+_MOST: Final = 0.9
+"""Share of a callback's time from which on one hook of it is named, and not the callback."""
+
 _OURS: Final = "PerfCallback"
 
 
 def hook(evidence: Evidence) -> Finding | None:
-    """One hook of a callback, or of the module itself, takes a part of each step.
+    """The hooks of one callback, or of the module itself, take a part of each step.
 
-    The hook that costs most; progress bars and checkpoints have rules of their own. The prediction is for doing its
-    work in every 50th step. Threshold: none but the saving.
+    Those that cost most together; progress bars and checkpoints have rules of their own. The prediction is for doing
+    their work in every 50th step. Threshold: none but the saving.
     """
     spans = {
         name: spent
@@ -42,22 +45,22 @@ def hook(evidence: Evidence) -> Finding | None:
         if _owner(name) != _OURS and not _is_checkpoint(name) and not _is_progress_bar(evidence, name)
     }
     lost = {name: _exposed(evidence, "callbacks", name, spent) for name, spent in spans.items()}
-    worst = max(lost, key=lambda name: lost[name], default=None)
-    if worst is None or lost[worst] <= 0:
+    by_owner: dict[str, float] = {}
+    for name, lost_us in lost.items():
+        by_owner[_owner(name)] = by_owner.get(_owner(name), 0.0) + lost_us
+    owner = max(by_owner, key=lambda one: by_owner[one], default=None)
+    if owner is None or by_owner[owner] <= 0:
         return None
-    where, calls = _detail(worst), evidence.calls_per_step(worst)
-    others = [name for name in spans if name != worst][:2]
-    because = [f"{where} takes {_each(spans[worst], calls)}."]
-    because += [
-        f"{_detail(name)} takes {units.duration(spans[name])} a step."
-        for name in others
-        if _large(evidence, spans[name])
-    ]
+    hooks = sorted((name for name in spans if _owner(name) == owner), key=lambda name: -spans[name])
+    worst = hooks[0]
+    where = _detail(worst) if lost[worst] > _MOST * by_owner[owner] else owner
+    calls = evidence.calls_per_step(worst)
+    because = [f"{_detail(name)} takes {_each(spans[name], evidence.calls_per_step(name))}." for name in hooks[:2]]
     return finding(
         evidence,
         "host.hook",
-        f"{where} takes {_share(evidence, lost[worst])} of a step.",
-        saves=saving(lost[worst] * (1 - 1 / HOOK_EVERY), f"its work is done in every {HOOK_EVERY}th step"),
+        f"{where} takes {_share(evidence, by_owner[owner])} of a step.",
+        saves=saving(by_owner[owner] * (1 - 1 / HOOK_EVERY), f"its work is done in every {HOOK_EVERY}th step"),
         because=because,
         action=f"In {where}: if trainer.global_step % {HOOK_EVERY}: return"
         if calls is not None and calls > 0.5

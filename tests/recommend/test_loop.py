@@ -34,9 +34,21 @@ def test_a_slow_hook():
     assert found.title == "Slow.on_train_batch_end takes 50 % of a step."
     assert found.saving_us_per_step == pytest.approx(9_800)
     assert found.action == "In Slow.on_train_batch_end: if trainer.global_step % 50: return"
-    assert found.evidence == [
-        "Slow.on_train_batch_end takes 10.0 ms a step.",
-        "Other.on_before_backward takes 1.00 ms a step.",
+    assert found.evidence == ["Slow.on_train_batch_end takes 10.0 ms a step."]
+
+
+def test_the_hooks_of_a_callback_are_one_cost():
+    spans = {
+        "callbacks/Stats.on_train_batch_start": 3_000,
+        "callbacks/Stats.on_train_batch_end": 3_500,
+        "callbacks/Other.on_train_batch_end": 4_000,
+    }
+    evidence = evidence_of({"callbacks": 10_500, "forward": 9_500}, hooks_us=spans)
+    found = hook(evidence)
+    assert (found.where, found.saving_us_per_step) == ("Stats", pytest.approx(0.98 * 6_500))
+    assert [line.split(" takes")[0] for line in found.evidence] == [
+        "Stats.on_train_batch_end",
+        "Stats.on_train_batch_start",
     ]
 
 
