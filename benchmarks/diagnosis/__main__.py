@@ -37,7 +37,8 @@ def main() -> None:
     parser.add_argument("--traceml-python", metavar="PYTHON", help="Python of an environment that has TraceML")
     parser.add_argument("--gpuprof-python", metavar="PYTHON", help="Python of an environment that has gpuprof")
     parser.add_argument("--only-ours", action="store_true", help="no other tools, whatever is named")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single outcome")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep every outcome and analysis in a new folder")
+    parser.add_argument("--again", type=Path, metavar="FOLDER", help="run nothing: judge kept runs by today's rules")
     parser.add_argument("--in-a-process", nargs=3, metavar=("CASE", "HOW", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.in_a_process:
@@ -49,9 +50,18 @@ def main() -> None:
     named = {"traceml": options.traceml_python, "gpuprof": options.gpuprof_python}
     pythons = {tool: python for tool, python in named.items() if python and not options.only_ours}
     random.seed(0)
+    if options.again is not None:
+        rounds = runs.judged_again(options.again)
+        repeat = max(len(outcomes["fixed"]) for outcomes in rounds.values())
+        cases, pythons = list(rounds), {tool: "" for tool in peers.PEERS if any(tool in one for one in rounds.values())}
+        print(f"{machine(['torch', 'lightning'])}; medians of {repeat} rounds\n")
+        print(results.report({name: measured.case(name).EXPECTED for name in cases}, rounds, list(pythons)))
+        return
     cases = options.cases or measured.names()
+    if options.keep is not None:
+        options.keep.mkdir(parents=True)
     print(f"`{command()}`\n\n{machine(['torch', 'lightning'])}; medians of {options.repeat} rounds\n", flush=True)
-    rounds = runs.run_all(cases, options.repeat, pythons, options.json)
+    rounds = runs.run_all(cases, options.repeat, pythons, options.keep)
     print(results.report({name: measured.case(name).EXPECTED for name in cases}, rounds, list(pythons)))
     for line in [] if options.only_ours else peers.missing(pythons):
         print(f"\n{line}")

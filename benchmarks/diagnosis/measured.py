@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
 from benchmarks.diagnosis.training import Case, Stopwatch, Training, fit
+
+if TYPE_CHECKING:
+    from lightning_perf.measure.analysis import Finding
 
 CASES = Path(__file__).parent / "cases"
 
@@ -65,7 +68,12 @@ def diagnosed(name: str, folder: Path) -> Outcome:
     fit(looked_at(case(name)), folder, perf, stopwatch)
     if perf.analysis is None:
         return {"error": "nothing was measured"}
-    found: Sequence[Found] = [
+    return {"step_ms": stopwatch.step_ms, "findings": told(perf.analysis.findings)}
+
+
+def told(findings: Sequence[Finding]) -> list[Found]:
+    """What is kept of findings."""
+    return [
         {
             "rule": one.rule,
             "saving_ms": None if one.saving_us_per_step is None else one.saving_us_per_step / 1e3,
@@ -74,9 +82,16 @@ def diagnosed(name: str, folder: Path) -> Outcome:
             else (one.saving_range_us[0] / 1e3, one.saving_range_us[1] / 1e3),
             "action": one.action,
         }
-        for one in perf.analysis.findings
+        for one in findings
     ]
-    return {"step_ms": stopwatch.step_ms, "findings": list(found)}
+
+
+def judged_again(analysis: Path) -> list[Found]:
+    """Findings that the rules have now on a run's kept analysis."""
+    from lightning_perf.measure.analysis import read_analysis
+    from lightning_perf.pipeline import advised
+
+    return told(advised(read_analysis(analysis)).findings)
 
 
 def measured(name: str, how: How, folder: Path) -> Outcome:
