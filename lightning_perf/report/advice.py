@@ -25,12 +25,13 @@ def verdict(findings: Sequence[Finding]) -> list[str]:
     return [findings[0].title, *findings[0].evidence[:1]]
 
 
-def changes(findings: Sequence[Finding], *, everything: bool = False) -> list[str]:
+def changes(findings: Sequence[Finding], *, everything: bool = False, rest: str = "--all-findings") -> list[str]:
     """Numbered changes to make, each with what it saves; then what is worth knowing and saves no time.
 
     Args:
         findings: ranked.
         everything: all findings, with their evidence and risks.
+        rest: how to see the findings that are not shown.
     """
     shown = list(findings) if everything else list(findings[:SHOWN])
     lines = []
@@ -49,7 +50,7 @@ def changes(findings: Sequence[Finding], *, everything: bool = False) -> list[st
             lines += _indented([f"{finding.rule}: {finding.link}"])
     if len(findings) > len(shown):
         more = len(findings) - len(shown)
-        lines.append(f"({more} more with --all-findings)")
+        lines.append(f"({more} more: {rest})")
     return lines
 
 

@@ -65,7 +65,8 @@ def summarize_run(analysis: Analysis, folder: Path | None, *, all_findings: bool
         window = last_window(analysis)
         said = advice.verdict(analysis.findings) or [_healthy(analysis, loop)]
         lines += [*(f"  {line}" for line in said), ""]
-        lines += _block(advice.changes(analysis.findings, everything=all_findings))
+        rest = "--all-findings" if folder is None else f"lightning-perf analyze {_from_here(folder)} --all-findings"
+        lines += _block(advice.changes(analysis.findings, everything=all_findings, rest=rest))
         if analysis.achieved is not None:
             lines += [f"  since the last run: {advice.outcome(analysis.achieved)}", ""]
         lines.append("  " + "   ".join([*_speed(loop), *_device(window), *_memory(run)]))

@@ -62,7 +62,7 @@ def test_more_than_one_line_of_code_stays_aligned():
 def test_five_are_shown_and_all_on_demand():
     many = [found(f"rule.{number}", 10_000 - number) for number in range(7)]
     assert sum(line[0].isdigit() for line in advice.changes(many)) == 5
-    assert advice.changes(many)[-1] == "(2 more with --all-findings)"
+    assert advice.changes(many)[-1] == "(2 more: --all-findings)"
     everything = advice.changes(many, everything=True)
     assert sum(line[0].isdigit() for line in everything) == 7
     assert "   If workers keep up." in everything
