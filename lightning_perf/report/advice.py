@@ -39,8 +39,8 @@ def changes(findings: Sequence[Finding], *, everything: bool = False, rest: str 
         if finding.saving_us_per_step is None:
             lines += [f"-  {finding.title}", *_indented([finding.action])]
         else:
-            head, *rest = finding.action.splitlines()
-            lines += [f"{number}  {head}", *_indented(rest), f"   saves {gain(finding)}"]
+            head, *below = finding.action.splitlines()
+            lines += [f"{number}  {head}", *_indented(below), f"   saves {gain(finding)}"]
         if everything:
             lines += _indented(
                 [*([finding.title] if finding.saving_us_per_step is not None else []), *finding.evidence]
