@@ -10,7 +10,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -19,11 +19,12 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from torch import nn
 from torch.nn.functional import mse_loss
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 CORES = os.cpu_count() or 1
 STEPS = 60
 BATCH = 64
+SMALL_BATCH = 32
 FEATURES = 256
 WARM_UP_STEPS = 3
 """Steps at the start that are left out of the measured step time."""
@@ -113,6 +114,25 @@ def images(samples: int) -> TensorDataset:
     return TensorDataset(torch.randn(samples, 3, 32, 32), torch.randint(10, (samples,)))
 
 
+class OnDisk(Dataset[list[torch.Tensor]]):
+    """Samples of which each takes a while in which nothing is computed."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return STEPS * SMALL_BATCH
+
+    def __getitem__(self, index: int) -> list[torch.Tensor]:
+        time.sleep(self.seconds)
+        return [torch.full((FEATURES,), 0.01), torch.zeros(1)]
+
+
+def on_disk(seconds: float, **settings: Any) -> DataLoader[Any]:
+    """A loader of samples from a slow disk."""
+    return DataLoader(OnDisk(seconds), batch_size=SMALL_BATCH, **settings)
+
+
 def in_memory(steps: int = STEPS, batch_size: int = BATCH) -> DataLoader[Any]:
     """A loader for :class:`Net` that costs next to nothing."""
     return DataLoader(points(steps * batch_size), batch_size=batch_size)
@@ -121,6 +141,23 @@ def in_memory(steps: int = STEPS, batch_size: int = BATCH) -> DataLoader[Any]:
 def compute(rounds: int) -> float:
     """Keep the interpreter busy: about 0.05 ms for a thousand rounds."""
     return sum(number * 0.5 for number in range(rounds))
+
+
+class ManyTensors(Net):
+    """A network with many small scales beside its layers."""
+
+    def __init__(self, optimizer: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]) -> None:
+        super().__init__(layers=1)
+        self.optimizer = optimizer
+        self.scales = nn.ParameterList(nn.Parameter(torch.ones(16)) for _ in range(600))
+
+    def training_step(self, batch: list[torch.Tensor]) -> torch.Tensor:
+        """Loss of one batch and of all scales."""
+        return self.loss(batch) + torch.cat(list(self.scales)).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The case's own."""
+        return self.optimizer(self.parameters())
 
 
 class Stopwatch(Callback):

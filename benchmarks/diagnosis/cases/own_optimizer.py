@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from benchmarks.diagnosis.training import Net, Training, in_memory
+from benchmarks.diagnosis.training import ManyTensors, Training, in_memory
 
 EXPECTED = "host.optimizer_loop"
 
@@ -53,28 +53,11 @@ def _all_at_once(
     torch._foreach_lerp_(momenta, gradients, 0.01)
 
 
-class ManyTensors(Net):
-    """A network with many small scales."""
-
-    def __init__(self, *, foreach: bool) -> None:
-        super().__init__(layers=1)
-        self.foreach = foreach
-        self.scales = nn.ParameterList(nn.Parameter(torch.ones(16)) for _ in range(600))
-
-    def training_step(self, batch: list[torch.Tensor]) -> torch.Tensor:
-        """Loss of one batch and of all scales."""
-        return self.loss(batch) + torch.cat(list(self.scales)).square().mean()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The optimizer of this file."""
-        return Lion(self.parameters(), foreach=self.foreach)
-
-
 def slow() -> Training:
     """Seven operators for each tensor."""
-    return Training(ManyTensors(foreach=False), in_memory())
+    return Training(ManyTensors(lambda parameters: Lion(parameters, foreach=False)), in_memory())
 
 
 def fixed() -> Training:
     """Five for all of them."""
-    return Training(ManyTensors(foreach=True), in_memory())
+    return Training(ManyTensors(lambda parameters: Lion(parameters, foreach=True)), in_memory())
