@@ -101,18 +101,12 @@ def total_steps(trainer: Trainer, module: LightningModule, stage: Stage) -> int 
     return _finite(max(0, min(limits))) if limits else None
 
 
-def batch_size(batch: object) -> int | None:
-    """Samples in a batch: the first dimension that its tensors share, or None where that is not clear.
-
-    Looks into mappings and sequences, but not into a sequence of tensors inside another: as many images as samples,
-    or as many views of each sample, nobody can tell.
-    """
-    path = path_to_samples(batch)
-    return samples_at(batch, path) if path is not None else None
-
-
 def path_to_samples(batch: object) -> list[object] | None:
-    """Keys and indices that lead to a tensor whose first dimension counts the samples, or None if none is sure to."""
+    """Keys and indices that lead to a tensor whose first dimension counts the samples, or None if none is sure to.
+
+    That is the first dimension that all tensors share. Looks into mappings and sequences, but not into a sequence of
+    tensors inside another: as many images as samples, or as many views of each sample, nobody can tell.
+    """
     found = list(_tensors(batch, [], nested=False))
     sizes = {size for size, _ in found}
     return found[0][1] if len(sizes) == 1 and None not in sizes else None

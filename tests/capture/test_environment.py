@@ -7,7 +7,7 @@ from collections import UserDict
 import pytest
 import torch
 
-from lightning_perf.capture.environment import batch_size
+from lightning_perf.capture.environment import path_to_samples, samples_at
 
 IMAGES = [torch.zeros(3, 32, 32)] * 16
 
@@ -30,4 +30,5 @@ IMAGES = [torch.zeros(3, 32, 32)] * 16
     ],
 )
 def test_batch_size(batch: object, expected: int | None) -> None:
-    assert batch_size(batch) == expected
+    path = path_to_samples(batch)
+    assert (None if path is None else samples_at(batch, path)) == expected
