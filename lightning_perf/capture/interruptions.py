@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -21,7 +22,7 @@ class Interruptions:
 
     def __init__(self, open_span: OpenSpan) -> None:
         self._open_span = open_span
-        self._open: list[AbstractContextManager[object]] = []
+        self._open: dict[str, tuple[AbstractContextManager[object], int]] = {}
         self._undo: list[Callable[[], None]] = []
         self._compiler_watched = False
 
@@ -53,19 +54,21 @@ class Interruptions:
             if phase == "start":
                 self._begin(kinds.GC)
             else:
-                self._finish()
+                self._finish(kinds.GC)
 
     def _compilation_begins(self, *_: object) -> None:
         self._begin(kinds.COMPILE)
 
     def _compilation_ends(self, *_: object) -> None:
-        self._finish()
+        self._finish(kinds.COMPILE)
 
     def _begin(self, name: str) -> None:
         span = self._open_span(name)
-        self._open.append(span)
+        self._open[name] = span, threading.get_ident()
         span.__enter__()
 
-    def _finish(self) -> None:
-        if self._open:  # else it began before we watched
-            self._open.pop().__exit__(None, None, None)
+    def _finish(self, name: str) -> None:
+        """End a span in the thread that began it; one that ends elsewhere ends with what it lies in."""
+        span, thread = self._open.pop(name, (None, 0))
+        if span is not None and thread == threading.get_ident():
+            span.__exit__(None, None, None)

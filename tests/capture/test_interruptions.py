@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from lightning_perf import PerfCallback
+from lightning_perf.capture.interruptions import Interruptions
 from lightning_perf.runinfo import LoopRecord
 from tests.training import Net, Plant, loader, quiet
 
@@ -178,6 +180,32 @@ def test_the_clock_never_runs_backwards():
     books = Books(span("root"), 0)
     books.work_up([outer, 10, collection, 25, collection, ~40, inner, 20, inner, ~50, outer, ~60])
     assert (outer.ns, collection.ns, inner.ns) == (15 + 10, 15, 10)
+
+
+def test_a_compilation_that_ends_in_another_thread():
+    """torch announces the end where the last of several compilations ends. The clock belongs to its own thread."""
+    written: list[str] = []
+
+    class Written:
+        def __enter__(self) -> None:
+            written.append("begins")
+
+        def __exit__(self, *_: object) -> None:
+            written.append("ends")
+
+    interruptions = Interruptions(lambda _: Written())
+    interruptions._compilation_begins()
+    thread = threading.Thread(target=interruptions._compilation_ends)
+    thread.start()
+    thread.join()
+    assert written == ["begins"]
+    interruptions._compilation_begins()
+    interruptions._collects("start", {"generation": 2})
+    interruptions._collects("stop", {"generation": 2})
+    interruptions._compilation_ends()
+    assert written == ["begins"] * 3 + ["ends"] * 2
+    interruptions._compilation_ends()
+    assert len(written) == 5
 
 
 def test_modules_compile_as_before(tmp_path):
