@@ -100,8 +100,9 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     if ratio is not None:
         because.append(f"The workers compute for {units.percent(ratio)} of that.")
     wanted = max(now + 1, min(math.ceil(batch_us / rest_us), max(MOST_WORKERS, cores - 1)))
+    spent_us = evidence.cpu_us or 0.0
     idle_us, busy_us = (
-        min(steady_us, max(rest_us, batch_us / wanted, ((evidence.cpu_us or 0.0) + part * batch_us) / cores))
+        min(steady_us, left_with_workers(batch_us, rest_us, wanted, cpu_us=spent_us + part * batch_us, cores=cores))
         for part in ((0.0, 1.0) if ratio is None else (ratio, ratio))
     )
     if now >= cores and steady_us < NEARLY * busy_us:
@@ -249,11 +250,13 @@ def _cores_exhausted(evidence: Evidence, loader: LoaderFacts, waits_us: float, b
 
 def _first_workers(evidence: Evidence, fetch_us: float, waits_us: float) -> tuple[int, float]:
     """How many workers a loader without any needs, and what is left of the step then."""
-    rest_us = evidence.step_us - waits_us + (HAND_OVER_US if evidence.device is None else 0.0)
     cores = evidence.cores or 1
     record = evidence.run.loop if evidence.run is not None else None
-    computing = record.fetch_cpu_ratio if record is not None else None
-    workers = workers_needed(fetch_us, rest_us, cores=cores, cpu_ratio=1.0 if computing is None else computing)
+    computing = 1.0 if record is None or record.fetch_cpu_ratio is None else record.fetch_cpu_ratio
+    # A thread that has slept is slow for as long as taking over a batch takes.
+    hand_over_us = HAND_OVER_US * computing if evidence.device is None else 0.0
+    rest_us = evidence.step_us - waits_us + hand_over_us
+    workers = workers_needed(fetch_us, rest_us, cores=cores, cpu_ratio=computing)
     left_us = left_with_workers(fetch_us, rest_us, workers, cpu_us=evidence.cpu_us or 0.0, cores=cores)
     return workers, min(left_us, evidence.step_us)
 

@@ -24,7 +24,7 @@ CHECKPOINT_SHARE: Final = 0.01
 VALIDATION_SHARE: Final = 0.1
 """The same for validation: what it learns is worth more, so it may cost more."""
 
-BAR_LEFT: Final = 0.1
+BAR_LEFT: Final = 0.02
 """Share of a progress bar's time that stays when it is drawn rarely: its hooks are still called for every batch."""
 
 _MOST: Final = 0.9

@@ -15,6 +15,11 @@ MOST_WORKERS: Final = 16
 NEARLY: Final = 1.05
 """A worker process is not worth a step that is shorter by less than this."""
 
+CONTENDED: Final = 1.2
+"""How much longer computing takes where all processors compute: they share caches, memory and, as hyperthreads, units.
+
+1.0, 1.2 and 1.4 in three trainings with workers on two hyperthreads."""
+
 HAND_OVER_US: Final = 1_000.0
 """What a batch costs the loop that a worker process has made: reading the queue, opening the tensors' shared memory.
 
@@ -66,7 +71,7 @@ def left_with_workers(fetch_us: float, rest_us: float, workers: int, *, cpu_us: 
     """A step whose batches come from worker processes.
 
     The loop waits for what is slowest: itself, or its workers, each of which makes every ``workers``-th batch. No
-    schedule can be shorter than the processor time of everything over the cores.
+    schedule can be shorter than the processor time of everything over the cores, which get slower when all are busy.
 
     Args:
         fetch_us: making one batch, in one process.
@@ -75,7 +80,7 @@ def left_with_workers(fetch_us: float, rest_us: float, workers: int, *, cpu_us: 
         cpu_us: processor time of a step, the batch's included.
         cores: processors for all of it.
     """
-    return max(rest_us, fetch_us / workers, cpu_us / cores)
+    return max(rest_us, fetch_us / workers, CONTENDED * cpu_us / cores)
 
 
 def workers_needed(fetch_us: float, rest_us: float, *, cores: int, cpu_ratio: float) -> int:

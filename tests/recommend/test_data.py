@@ -45,14 +45,14 @@ def test_batches_made_in_the_training_thread():
 def test_no_more_work_than_the_cores_can_do():
     evidence = evidence_of({"data": 30_000, "forward": 10_000}, loop=loop_record(cpu_us=40_000), cpu_count=2)
     found = sync_loader(evidence)
-    assert found.saving_us_per_step == pytest.approx(20_000)  # 40 ms of work on two cores
+    assert found.saving_us_per_step == pytest.approx(16_000)  # 40 ms of work on two cores, 1.2 times as long
     assert "num_workers=2" in found.action
 
 
 def test_workers_that_wait_share_a_core():
     record = loop_record(cpu_us=11_000, fetch_cpu_ratio=0.05)
     evidence = evidence_of({"data": 30_000, "forward": 10_000}, loop=record, cpu_count=2)
-    assert sync_loader(evidence).saving_us_per_step == pytest.approx(29_000)
+    assert sync_loader(evidence).saving_us_per_step == pytest.approx(29_950)  # it hardly computes
 
 
 def test_a_loader_partly_hidden_behind_the_device():
@@ -93,7 +93,7 @@ def test_too_few_workers():
 
 
 def test_too_few_workers_where_it_matters_whether_they_compute():
-    # If the one worker computes, (36.9 + 75.9) ms on two cores are 56.4 ms a step; if it waits for a disk, 36.9 ms.
+    # If the one worker computes, (36.9 + 75.9) ms on two busy cores are 67.7 ms a step; if it waits for a disk, 36.9 ms.
     found = too_few_workers(
         evidence_of(
             {"data": 39_000, "forward": 36_900},
@@ -102,8 +102,8 @@ def test_too_few_workers_where_it_matters_whether_they_compute():
             cpu_count=2,
         )
     )
-    assert found.saving_us_per_step == pytest.approx(75_900 - (36_900 + 56_400) / 2)
-    assert found.saving_range_us == (pytest.approx(19_500), pytest.approx(39_000))
+    assert found.saving_us_per_step == pytest.approx(75_900 - (36_900 + 67_680) / 2)
+    assert found.saving_range_us == (pytest.approx(8_220), pytest.approx(39_000))
     assert found.confidence == "medium"
     assert "num_workers=3" in found.action
 
@@ -128,10 +128,10 @@ def test_more_workers_than_cores_where_they_wait_for_a_disk():
 
 
 def test_workers_that_compute_share_the_cores():
-    # (36.9 + 75.9) ms on two cores.
+    # (36.9 + 75.9) ms on two cores, 1.2 times as long as on idle ones.
     facts = {"loaders": [loader(num_workers=1)], "loop": loop_record(cpu_us=36_900), "cpu_count": 2}
     found = too_few_workers(evidence_of({"data": 39_000, "forward": 36_900}, worker_cpu_ratio=1.0, **facts))
-    assert found.saving_us_per_step == pytest.approx(75_900 - 56_400)
+    assert found.saving_us_per_step == pytest.approx(75_900 - 67_680)
 
 
 def test_taking_over_a_batch_is_no_wait():

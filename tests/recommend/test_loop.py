@@ -205,7 +205,7 @@ def test_a_progress_bar():
             },
         )
     )
-    assert found.saving_us_per_step == pytest.approx(1_800)
+    assert found.saving_us_per_step == pytest.approx(1_960)
     assert found.saving_range_us[1] == pytest.approx(2_000)
     assert found.action.startswith("Trainer(callbacks=[RichProgressBar(refresh_rate=50)])")
 
