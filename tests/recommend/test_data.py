@@ -93,7 +93,7 @@ def test_too_few_workers():
 
 
 def test_too_few_workers_where_it_matters_whether_they_compute():
-    # If the one worker computes, (36.9 + 75.9) ms on two busy cores are 67.7 ms a step; if it waits for a disk, 36.9 ms.
+    # If the one worker computes, (36.9 + 75.9) ms on two busy cores are 67.7 ms; if it waits for a disk, 36.9 ms.
     found = too_few_workers(
         evidence_of(
             {"data": 39_000, "forward": 36_900},
