@@ -76,8 +76,9 @@ def run_all(cases: Sequence[str], repeat: int, pythons: dict[str, str], keep: Pa
 
 
 def judged_again(keep: Path) -> Rounds:
-    """Kept runs, with the findings that the rules have on them now."""
-    rounds: Rounds = json.loads((keep / OUTCOMES).read_text(encoding="utf-8"))
+    """Kept runs of the cases that there are, with the findings that the rules have on them now."""
+    kept: Rounds = json.loads((keep / OUTCOMES).read_text(encoding="utf-8"))
+    rounds = {name: outcomes for name, outcomes in kept.items() if name in measured.names()}
     for name, outcomes in rounds.items():
         for number, outcome in enumerate(outcomes.get("diagnosed", [])):
             if _analysis(keep, name, number).is_file():
