@@ -10,7 +10,7 @@ from lightning_perf.measure.analysis import Finding
 from lightning_perf.names import Cause
 from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding
-from lightning_perf.recommend.predict import exposed, round_up, saving
+from lightning_perf.recommend.predict import exposed, round_up, without
 
 HOOK_EVERY: Final = 50
 """Steps after which a hook's work is suggested to be done again; Lightning logs as often by default."""
@@ -60,7 +60,9 @@ def hook(evidence: Evidence) -> Finding | None:
         evidence,
         "host.hook",
         f"{where} takes {_share(evidence, by_owner[owner])} of a step.",
-        saves=saving(by_owner[owner] * (1 - 1 / HOOK_EVERY), f"its work is done in every {HOOK_EVERY}th step"),
+        saves=without(
+            evidence, by_owner[owner] * (1 - 1 / HOOK_EVERY), f"its work is done in every {HOOK_EVERY}th step"
+        ),
         because=because,
         action=f"In {where}: if trainer.global_step % {HOOK_EVERY}: return"
         if calls is not None and calls > 0.5
@@ -95,7 +97,7 @@ def logging(evidence: Evidence) -> Finding | None:
         evidence,
         "host.logging",
         f"Logging takes {_share(evidence, collect_us)} of a step.",
-        saves=saving(fewer_us, "one step in 50 logs" if waits else "one value is logged in a step"),
+        saves=without(evidence, fewer_us, "one step in 50 logs" if waits else "one value is logged in a step"),
         because=[
             f"self.log is called {units.number(calls)} times a step: {units.duration(sum(collecting.values()))}.",
             *(["A call that takes so long waits: sync_dist=True, a metric's compute(), .item()."] if waits else []),
@@ -134,7 +136,9 @@ def checkpoint(evidence: Evidence) -> Finding | None:
         evidence,
         "host.checkpoint",
         f"Saving checkpoints takes {_share(evidence, lost_us)} of a step.",
-        saves=saving(lost_us * (1 - old / new), f"a checkpoint is saved every {units.count(new)} steps", high=1.25),
+        saves=without(
+            evidence, lost_us * (1 - old / new), f"a checkpoint is saved every {units.count(new)} steps", high=1.25
+        ),
         because=[
             f"A checkpoint takes {units.duration(spent_us / rate)} and is saved every {units.number(old)} steps.",
             *told,
@@ -170,7 +174,9 @@ def validation(evidence: Evidence) -> Finding | None:
         evidence,
         "host.validation",
         f"Validation takes {_share(evidence, lost_us)} of a step.",
-        saves=saving(lost_us * (1 - old / new), f"validation is run every {units.count(new)} steps", high=1.25),
+        saves=without(
+            evidence, lost_us * (1 - old / new), f"validation is run every {units.count(new)} steps", high=1.25
+        ),
         because=[f"A validation takes {units.duration(spent_us / rate)} and is run every {units.number(old)} steps."],
         action=f"{action}  # or limit_val_batches",
         risks=["Early stopping and the choice of the best checkpoint see fewer validations."],
@@ -192,7 +198,9 @@ def progress_bar(evidence: Evidence) -> Finding | None:
         evidence,
         "host.progress_bar",
         f"The progress bar takes {_share(evidence, lost_us)} of a step.",
-        saves=saving(lost_us * (1 - BAR_LEFT), f"it is drawn in every {HOOK_EVERY}th step", high=1 / (1 - BAR_LEFT)),
+        saves=without(
+            evidence, lost_us * (1 - BAR_LEFT), f"it is drawn in every {HOOK_EVERY}th step", high=1 / (1 - BAR_LEFT)
+        ),
         because=[f"{_detail(name)} takes {units.duration(spent)} a step." for name, spent in list(spans.items())[:1]],
         action=f"Trainer(callbacks=[{owner}(refresh_rate={HOOK_EVERY})])  # or enable_progress_bar=False",
         where=owner,
@@ -209,7 +217,7 @@ def _writing(evidence: Evidence, spans: Mapping[str, float], lost_us: float) -> 
         evidence,
         "host.logging",
         f"Writing logged values takes {_share(evidence, lost_us)} of a step.",
-        saves=saving(lost_us * (1 - now / every), f"values are written every {units.count(every)} steps"),
+        saves=without(evidence, lost_us * (1 - now / every), f"values are written every {units.count(every)} steps"),
         because=[f"{slowest} takes {units.duration(max(spans.values()))} a step."],
         action=f"Trainer(log_every_n_steps={every})",
         risks=["Curves have fewer points."],

@@ -8,7 +8,7 @@ from lightning_perf import units
 from lightning_perf.measure.analysis import Confidence, Finding
 from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding
-from lightning_perf.recommend.predict import Saving, between, exposed, saving
+from lightning_perf.recommend.predict import Saving, between, exposed, without
 
 FEW_COMPILATIONS: Final = 3
 """Compilations in a run that are no sign of anything: the first one, one for dynamic shapes, one for the last batch."""
@@ -42,7 +42,7 @@ def garbage(evidence: Evidence) -> Finding | None:
         evidence,
         "host.gc",
         f"Python's garbage collection takes {units.percent(lost_us / evidence.step_us)} of a step.",
-        saves=saving(lost_us, "what lives after warming up is not looked at again"),
+        saves=without(evidence, lost_us, "what lives after warming up is not looked at again"),
         because=[f"{units.duration(spent_us / calls)} each time, {units.number(calls)} times a step."] if calls else [],
         action="import gc\ngc.collect(); gc.freeze()  # once, after the first steps: in on_train_batch_end",
         risks=[
@@ -74,7 +74,7 @@ def recompile(evidence: Evidence) -> Finding | None:
         evidence,
         "host.recompile",
         f"Compiling again and again takes {units.percent(lost_us / evidence.step_us)} of a step.",
-        saves=saving(lost_us, "nothing is compiled after the first steps"),
+        saves=without(evidence, lost_us, "nothing is compiled after the first steps"),
         because=[
             f"torch.compile has compiled {units.count(compilations)} times in {units.count(steps)} steps.",
             "TORCH_LOGS=recompiles says which guard failed; mostly it is a shape that changes.",

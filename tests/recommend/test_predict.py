@@ -12,6 +12,7 @@ from lightning_perf.recommend.predict import (
     replayed,
     round_up,
     saving_with_workers,
+    without,
     workers_needed,
 )
 from tests.recommend.cases import device, evidence_of, window_of
@@ -136,6 +137,17 @@ def test_validation_is_also_work_of_the_device():
 @pytest.mark.parametrize(("number", "expected"), [(0.3, 1), (1, 1), (1.1, 2), (3, 5), (195, 200), (501, 1_000)])
 def test_round_numbers(number, expected):
     assert round_up(number) == expected
+
+
+def test_work_between_the_passes_leaves_cold_caches():
+    evidence = evidence_of({"callbacks": 2_000, "forward": 10_000})
+    saves = without(evidence, 2_000, "it is")
+    assert (saves.us, saves.low_us, saves.high_us) == (2_000 + 200, 1_600, 2_200)  # a tenth of it
+    long = evidence_of({"callbacks": 10_000, "forward": 4_000})
+    assert without(long, 10_000, "it is", high=1.25).us == 10_000 + 200  # a twentieth of the rest
+    assert without(long, 10_000, "it is", high=1.25).high_us == 12_500
+    on_a_device = evidence_of({"callbacks": 2_000, "forward": 10_000}, window=window_of(devices=[device()]))
+    assert without(on_a_device, 2_000, "it is").us == 2_000
 
 
 def test_ranges():
