@@ -39,7 +39,7 @@ def test_damage_is_one_clear_error(content: bytes | None, message: str, tmp_path
 
 
 def test_fields_of_a_newer_version_are_passed_over(tmp_path: Path) -> None:
-    write_bytes(tmp_path / "a.json", b'{"run": null, "loop": null, "windows": [], "findings": [1, 2]}')
+    write_bytes(tmp_path / "a.json", b'{"run": null, "loop": null, "windows": [], "of_a_newer_version": [1, 2]}')
     assert read_analysis(tmp_path / "a.json") == Analysis(run=None, loop=None, windows=[])
 
 
