@@ -445,6 +445,12 @@ class Replay(Record, frozen=True, kw_only=True):
     together: list[WhatIf] = []
 
 
+def is_a_guess(finding: Finding) -> bool:
+    """Whether a finding's saving was not measured and may be nothing: something to try, and no verdict."""
+    low_us, _ = finding.saving_range_us or (0.0, 0.0)
+    return finding.saving_us_per_step is not None and finding.confidence == "low" and low_us <= 0
+
+
 class Achieved(Record, frozen=True, kw_only=True):
     """What became of the advice of an earlier run: its first finding that the later run no longer has.
 

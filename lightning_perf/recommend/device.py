@@ -213,12 +213,16 @@ def _layout_on_cpu(evidence: Evidence) -> Finding | None:
     spent = sum(row.self_us for row in rows) / recorded(evidence)
     if spent < CPU_CONVOLUTIONS_RATIO * evidence.step_us:
         return None
+    spent = min(spent, evidence.step_us)  # workers that compute, too, make operators wait for a processor
     return finding(
         evidence,
         "gpu.layout",
-        f"Convolutions take {units.percent(spent / evidence.step_us)} of {evidence.per}, with channels first.",
+        "Convolutions run on images with channels first.",
         saves=Saving(spent / 6, 0.0, 0.4 * spent, "convolutions and what is around them gain a sixth"),
-        because=["No parameter of the model is in channels_last."],
+        because=[
+            f"They take {units.percent(spent / evidence.step_us)} of {evidence.per}.",
+            "No parameter of the model is in channels_last.",
+        ],
         action="model.to(memory_format=torch.channels_last), and the same for the batch's images",
         risks=["What it brings depends on the processor and on what lies between convolutions: try it in a short run."],
         confidence="low",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from lightning_perf.measure.analysis import Analysis, Confidence, Finding, Severity
+from lightning_perf.measure.analysis import Analysis, Confidence, Finding, Severity, is_a_guess
 from lightning_perf.recommend.evidence import Evidence, evidence_of_run, evidence_of_trace
 from lightning_perf.recommend.predict import Saving
 
@@ -31,12 +31,12 @@ def recommend(analysis: Analysis, rules: Sequence[Rule]) -> list[Finding]:
 
 
 def ranked(evidence: Evidence, rules: Sequence[Rule]) -> list[Finding]:
-    """Findings of one run or trace: those that save time by how much, then the others in the order of the rules."""
+    """Findings of one run or trace: those that save time by how much, then guesses, then notes in the rules' order."""
     found = [finding for rule in rules if (finding := rule(evidence)) is not None]
     saves = [one for one in found if one.saving_us_per_step is not None and evidence.worth(one.saving_us_per_step)]
     enough = any(one.severity in ("high", "medium") for one in saves)
     notes = [one for one in found if one.saving_us_per_step is None and not (enough and one.rule in LAST_RESORT)]
-    return sorted(saves, key=lambda one: -(one.saving_us_per_step or 0)) + notes
+    return sorted(saves, key=lambda one: (is_a_guess(one), -(one.saving_us_per_step or 0))) + notes
 
 
 def finding(

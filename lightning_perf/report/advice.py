@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lightning_perf import units
-from lightning_perf.measure.analysis import Achieved, Finding
+from lightning_perf.measure.analysis import Achieved, Finding, is_a_guess
 
 SHOWN: Final = 5
 """Findings that are shown unless all are asked for."""
@@ -19,8 +19,8 @@ _SURE: Final = 0.9
 
 
 def verdict(findings: Sequence[Finding]) -> list[str]:
-    """What the first finding says: its title, and the first line of its evidence."""
-    if not findings or findings[0].saving_us_per_step is None:
+    """What the first finding says, if it saves time and is no guess: its title, and the first line of its evidence."""
+    if not findings or findings[0].saving_us_per_step is None or is_a_guess(findings[0]):
         return []
     return [findings[0].title, *findings[0].evidence[:1]]
 
@@ -40,7 +40,8 @@ def changes(findings: Sequence[Finding], *, everything: bool = False, rest: str 
             lines += [f"-  {finding.title}", *_indented([finding.action])]
         else:
             head, *below = finding.action.splitlines()
-            lines += [f"{number}  {head}", *_indented(below), f"   saves {gain(finding)}"]
+            verb = "may save" if is_a_guess(finding) else "saves"
+            lines += [f"{number}  {head}", *_indented(below), f"   {verb} {gain(finding)}"]
         if everything:
             lines += _indented(
                 [*([finding.title] if finding.saving_us_per_step is not None else []), *finding.evidence]
@@ -58,9 +59,11 @@ def gain(finding: Finding) -> str:
     """What a finding saves: about 52 ms of 178 ms a step (1.4 times as fast)."""
     low, high = finding.saving_range_us or (0.0, 0.0)
     best = finding.saving_us_per_step or 0.0
-    amount = (
-        f"about {units.duration(best)}" if low >= _SURE * high else f"{units.duration(low)} to {units.duration(high)}"
-    )
+    amount = f"{units.duration(low)} to {units.duration(high)}"
+    if low >= _SURE * high:
+        amount = f"about {units.duration(best)}"
+    elif low <= 0:
+        amount = f"up to {units.duration(high)}"
     whole = f"{units.duration(finding.step_us)} a step" if finding.per == "step" else units.duration(finding.step_us)
     return f"{amount} of {whole} ({_speedup(finding.speedup or 1.0)})"
 

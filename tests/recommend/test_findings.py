@@ -9,7 +9,7 @@ import pytest
 from lightning_perf.measure.analysis import Analysis, Finding
 from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding, ranked, recommend
-from lightning_perf.recommend.predict import saving
+from lightning_perf.recommend.predict import Saving, saving
 from tests.recommend.cases import evidence_of, window_of
 
 
@@ -26,6 +26,15 @@ def test_the_largest_saving_comes_first_and_notes_last():
     found = ranked(evidence_of({"forward": 1_000}), rules)
     assert [one.rule for one in found] == ["large", "small", "note.b", "note.a"]
     assert [one.severity for one in found] == ["high", "medium", "note", "note"]
+
+
+def test_a_guess_does_not_come_before_what_was_measured():
+    def guess(evidence: Evidence) -> Finding:
+        maybe = Saving(500, 0, 800, "it is")
+        return finding(evidence, "guess", "A sentence.", saves=maybe, because=[], action="try", confidence="low")
+
+    found = ranked(evidence_of({"forward": 1_000}), [rule("note", None), guess, rule("small", 50)])
+    assert [one.rule for one in found] == ["small", "guess", "note"]
 
 
 @pytest.mark.parametrize(("noise_us", "kept"), [(0, True), (500, True), (550, False)])

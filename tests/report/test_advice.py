@@ -45,6 +45,13 @@ def test_a_trace_without_steps():
     assert advice.changes([one])[1] == "   saves about 52.0 ms of 178.0 ms (1.41 times as fast)"
 
 
+def test_a_guess_is_no_verdict():
+    guess = found(us=30_000, low=0, high=50_000, confidence="low")
+    assert advice.verdict([guess]) == []
+    assert advice.changes([guess])[1] == "   may save up to 50.0 ms of 178.0 ms a step (1.20 times as fast)"
+    assert advice.changes([found(us=30_000, low=0, high=50_000)])[1].startswith("   saves up to 50.0 ms")
+
+
 def test_large_speedups_are_not_spelled_out():
     assert advice.changes([found(us=150_000)])[1].endswith("(at least 3 times as fast)")
 
