@@ -63,7 +63,7 @@ def summarize_run(analysis: Analysis, folder: Path | None, *, all_findings: bool
         lines.append("  No step was completed, so there is nothing to report.")
     else:
         window = last_window(analysis)
-        said = advice.verdict(analysis.findings) or [_healthy(analysis, loop)]
+        said = advice.verdict(analysis.findings) or [f"Nothing stands out. {_largest(loop)}"]
         lines += [*(f"  {line}" for line in said), ""]
         rest = "--all-findings" if folder is None else f"lightning-perf analyze {_from_here(folder)} --all-findings"
         lines += _block(advice.changes(analysis.findings, everything=all_findings, rest=rest))
@@ -145,12 +145,6 @@ def _from_here(path: Path) -> Path:
 def _block(lines: Sequence[str]) -> list[str]:
     """Indented, with an empty line after it."""
     return [*(f"  {line}" for line in lines), ""] if lines else []
-
-
-def _healthy(analysis: Analysis, loop: Loop) -> str:
-    """One line for a run in which no change would save time."""
-    text = _largest(loop)
-    return text if analysis.findings else f"Nothing stands out. {text}"
 
 
 def _largest(loop: Loop) -> str:
