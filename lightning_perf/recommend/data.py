@@ -10,6 +10,7 @@ from lightning_perf.measure.analysis import Finding
 from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding
 from lightning_perf.recommend.predict import (
+    CONTENDED,
     HAND_OVER_US,
     MOST_HAND_OVER_US,
     MOST_WORKERS,
@@ -51,7 +52,7 @@ def sync_loader(evidence: Evidence) -> Finding | None:
         return None
     fetch_us = evidence.phases_us["data"]
     waits_us = exposed(evidence, "data_loading", fetch_us)
-    workers, left_us = _first_workers(evidence, fetch_us, waits_us)
+    workers, left_us, least_us = _first_workers(evidence, fetch_us, waits_us)
     pinned = ", pin_memory=True" if evidence.device is not None and not loader.pin_memory else ""
     because = [
         f"num_workers=0: each batch costs {units.duration(fetch_us)} in which the training thread does nothing else."
@@ -65,7 +66,10 @@ def sync_loader(evidence: Evidence) -> Finding | None:
         if evidence.device is not None
         else f"Making batches in the training thread takes {units.percent(fetch_us / evidence.step_us)} of a step.",
         saves=saving_with_workers(
-            evidence.step_us, left_us, f"{_some(workers)} can make batches as fast as that, on {evidence.cores} cores"
+            evidence.step_us,
+            left_us,
+            f"{_some(workers)} can make batches as fast as that, on {evidence.cores} cores",
+            least_us=least_us,
         ),
         because=because,
         action=f"DataLoader(..., num_workers={workers}, persistent_workers=True{pinned})",
@@ -207,8 +211,10 @@ def collate_slow(evidence: Evidence) -> Finding | None:
     fetch_us = evidence.phases_us["data"]
     waits_us = exposed(evidence, "data_loading", fetch_us)
     collate_us = waits_us * _collating(evidence)
-    workers, left_us = _first_workers(evidence, fetch_us, waits_us)
-    by_workers = saving_with_workers(evidence.step_us, left_us, f"{_some(workers)} can collate while the loop trains")
+    workers, left_us, least_us = _first_workers(evidence, fetch_us, waits_us)
+    by_workers = saving_with_workers(
+        evidence.step_us, left_us, f"{_some(workers)} can collate while the loop trains", least_us=least_us
+    )
     faster = saving(collate_us / 2, "it is made twice as fast", low=0.5, high=2.0)
     best = by_workers if by_workers.us >= faster.us else faster
     name = loader.collate or "the collate function"
@@ -248,8 +254,8 @@ def _cores_exhausted(evidence: Evidence, loader: LoaderFacts, waits_us: float, b
     )
 
 
-def _first_workers(evidence: Evidence, fetch_us: float, waits_us: float) -> tuple[int, float]:
-    """How many workers a loader without any needs, and what is left of the step then."""
+def _first_workers(evidence: Evidence, fetch_us: float, waits_us: float) -> tuple[int, float, float]:
+    """How many workers a loader without any needs, and what is left of the step then: most likely, and at the least."""
     cores = evidence.cores or 1
     record = evidence.run.loop if evidence.run is not None else None
     computing = 1.0 if record is None or record.fetch_cpu_ratio is None else record.fetch_cpu_ratio
@@ -257,8 +263,16 @@ def _first_workers(evidence: Evidence, fetch_us: float, waits_us: float) -> tupl
     hand_over_us = HAND_OVER_US * computing if evidence.device is None else 0.0
     rest_us = evidence.step_us - waits_us + hand_over_us
     workers = workers_needed(fetch_us, rest_us, cores=cores, cpu_ratio=computing)
-    left_us = left_with_workers(fetch_us, rest_us, workers, cpu_us=evidence.cpu_us or 0.0, cores=cores)
-    return workers, min(left_us, evidence.step_us)
+    left_us, least_us = (
+        min(
+            evidence.step_us,
+            left_with_workers(
+                fetch_us, rest_us, workers, cpu_us=evidence.cpu_us or 0.0, cores=cores, contended=contended
+            ),
+        )
+        for contended in (CONTENDED, 1.0)
+    )
+    return workers, left_us, least_us
 
 
 def _collating(evidence: Evidence) -> float:

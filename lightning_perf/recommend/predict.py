@@ -78,13 +78,19 @@ def between(low_us: float, us: float, high_us: float, assumption: str) -> Saving
     return Saving(max(0.0, us), ends[0], ends[-1], assumption)
 
 
-def saving_with_workers(step_us: float, left_us: float, assumption: str) -> Saving:
-    """A saving from more worker processes: the step is at least as long as the formula says."""
+def saving_with_workers(step_us: float, left_us: float, assumption: str, *, least_us: float | None = None) -> Saving:
+    """A saving from more worker processes: what is left of the step is mostly longer than the formula says.
+
+    ``least_us`` is what is left if processors are as fast busy as idle.
+    """
     us = step_us - left_us
-    return between(min(0.8 * us, step_us - WORKERS_LONGER * left_us), us, us, assumption)
+    high_us = us if least_us is None else step_us - least_us
+    return between(min(0.8 * us, step_us - WORKERS_LONGER * left_us), us, high_us, assumption)
 
 
-def left_with_workers(fetch_us: float, rest_us: float, workers: int, *, cpu_us: float, cores: int) -> float:
+def left_with_workers(
+    fetch_us: float, rest_us: float, workers: int, *, cpu_us: float, cores: int, contended: float = CONTENDED
+) -> float:
     """A step whose batches come from worker processes.
 
     The loop waits for what is slowest: itself, or its workers, each of which makes every ``workers``-th batch. No
@@ -96,8 +102,9 @@ def left_with_workers(fetch_us: float, rest_us: float, workers: int, *, cpu_us: 
         workers: worker processes.
         cpu_us: processor time of a step, the batch's included.
         cores: processors for all of it.
+        contended: how much longer computing takes on busy processors.
     """
-    return max(rest_us, fetch_us / workers, CONTENDED * cpu_us / cores)
+    return max(rest_us, fetch_us / workers, contended * cpu_us / cores)
 
 
 def workers_needed(fetch_us: float, rest_us: float, *, cores: int, cpu_ratio: float) -> int:

@@ -46,6 +46,7 @@ def test_no_more_work_than_the_cores_can_do():
     evidence = evidence_of({"data": 30_000, "forward": 10_000}, loop=loop_record(cpu_us=40_000), cpu_count=2)
     found = sync_loader(evidence)
     assert found.saving_us_per_step == pytest.approx(16_000)  # 40 ms of work on two cores, 1.2 times as long
+    assert found.saving_range_us[1] == pytest.approx(20_000)  # or not
     assert "num_workers=2" in found.action
 
 
