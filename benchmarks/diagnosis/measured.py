@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, cast
 from benchmarks.diagnosis.training import Case, Stopwatch, Training, fit
 
 if TYPE_CHECKING:
-    from lightning_perf.measure.analysis import Finding
+    from lightning_perf.measure.finding import Finding
 
 CASES = Path(__file__).parent / "cases"
 

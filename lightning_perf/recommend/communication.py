@@ -6,7 +6,8 @@ import re
 from typing import Final
 
 from lightning_perf import units
-from lightning_perf.measure.analysis import Collective, Finding, Window
+from lightning_perf.measure.analysis import Collective, Window
+from lightning_perf.measure.finding import Finding
 from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding
 from lightning_perf.recommend.predict import Saving

@@ -9,7 +9,8 @@ import json
 from typing import Final
 
 from lightning_perf import units
-from lightning_perf.measure.analysis import Efficiency, Finding
+from lightning_perf.measure.analysis import Efficiency
+from lightning_perf.measure.finding import Finding
 from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding
 from lightning_perf.recommend.host import launch_bound_too_much

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from lightning_perf.measure.analysis import Analysis, Confidence, Finding, Severity, is_a_guess
+from lightning_perf.measure.analysis import Analysis
+from lightning_perf.measure.finding import Confidence, Finding, Severity, is_a_guess
 from lightning_perf.recommend.evidence import Evidence, evidence_of_run, evidence_of_trace
 from lightning_perf.recommend.predict import Saving
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lightning_perf.measure.analysis import Achieved, Analysis
+from lightning_perf.measure.analysis import Analysis
+from lightning_perf.measure.finding import Achieved
 from lightning_perf.recommend.evidence import evidence_of_run
 from lightning_perf.runinfo import RunInfo
 

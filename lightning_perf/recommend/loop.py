@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lightning_perf import units
-from lightning_perf.measure.analysis import Finding
+from lightning_perf.measure.finding import Finding
 from lightning_perf.names import Cause
 from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding

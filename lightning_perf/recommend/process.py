@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lightning_perf import units
-from lightning_perf.measure.analysis import Confidence, Finding
+from lightning_perf.measure.finding import Confidence, Finding
 from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding
 from lightning_perf.recommend.predict import Saving, between, exposed, without

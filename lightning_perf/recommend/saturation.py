@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from lightning_perf import units
-from lightning_perf.measure.analysis import Device, Finding
+from lightning_perf.measure.analysis import Device
+from lightning_perf.measure.finding import Finding
 from lightning_perf.recommend.device import products_share
 from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding

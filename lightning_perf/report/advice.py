@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lightning_perf import units
-from lightning_perf.measure.analysis import Achieved, Finding, is_a_guess
+from lightning_perf.measure.finding import Achieved, Finding, is_a_guess
 
 SHOWN: Final = 5
 """Findings that are shown unless all are asked for."""

@@ -12,7 +12,6 @@ from lightning_perf.measure.analysis import (
     Arithmetic,
     Device,
     Efficiency,
-    Finding,
     Loop,
     MemoryPeak,
     TraceMemory,
@@ -21,6 +20,7 @@ from lightning_perf.measure.analysis import (
     last_window,
 )
 from lightning_perf.measure.efficiency import CPU
+from lightning_perf.measure.finding import Finding
 from lightning_perf.names import PHASES, Phase
 from lightning_perf.report import advice
 from lightning_perf.runinfo import ANALYSIS_FILE, RunInfo

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.measure.analysis import Analysis, Finding
+from lightning_perf.measure.analysis import Analysis
+from lightning_perf.measure.finding import Finding
 from lightning_perf.recommend.evidence import Evidence
 from lightning_perf.recommend.findings import finding, ranked, recommend
 from lightning_perf.recommend.predict import Saving, saving

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.measure.analysis import Finding
+from lightning_perf.measure.finding import Finding
 from lightning_perf.pipeline import analyze_trace
 from lightning_perf.recommend.evidence import evidence_of_trace
 from lightning_perf.recommend.findings import ranked

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from lightning_perf.measure.analysis import Achieved, Analysis, Finding
+from lightning_perf.measure.analysis import Analysis
+from lightning_perf.measure.finding import Achieved, Finding
 from lightning_perf.recommend.findings import finding
 from lightning_perf.recommend.predict import Saving
 from lightning_perf.report import advice, console
