@@ -70,10 +70,10 @@ class Evidence:
             return None
         return loop.cpu_ns / 1000 / loop.plain.steps
 
-    def spans_us(self, prefix: str = "", suffix: str = "") -> dict[str, float]:
-        """Exclusive time per step of the loop's spans whose name begins and ends so, the largest first."""
+    def spans_us(self, prefix: str = "") -> dict[str, float]:
+        """Exclusive time per step of the loop's spans whose name begins so, the largest first."""
         hooks = self.loop.hooks_us if self.loop is not None else {}
-        return {name: spent for name, spent in hooks.items() if name.startswith(prefix) and name.endswith(suffix)}
+        return {name: spent for name, spent in hooks.items() if name.startswith(prefix)}
 
     def calls_per_step(self, name: str) -> float | None:
         """How often a span of the loop is entered in a step; None without a run."""
@@ -94,12 +94,6 @@ class Evidence:
         measured = self.device.window if self.device is not None else None
         shares = [share for share in measured.idle_shares if share.cause in causes] if measured is not None else []
         return sorted(shares, key=lambda share: -share.idle_us)
-
-    def operator_calls(self, names: Iterable[str]) -> float:
-        """Calls of operators per step, by their full names (``aten::select``)."""
-        wanted = set(names)
-        rows = self.window.operators if self.window is not None else []
-        return sum(row.calls for row in rows if row.name in wanted) / max(1, self.steps_recorded)
 
     @property
     def steps_recorded(self) -> int:

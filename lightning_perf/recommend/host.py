@@ -106,7 +106,7 @@ def python(evidence: Evidence) -> Finding | None:
     if excess <= 0:
         return None
     if between_us > PYTHON_LEADS * operators_us:  # code that calls no operators is not slowed down by the profiler
-        between_us = _between_us(evidence.window)
+        between_us = _between_us(evidence, evidence.window)
         excess = (1 - PYTHON_LEFT) * between_us
     return finding(
         evidence,
@@ -126,10 +126,10 @@ def python(evidence: Evidence) -> Finding | None:
     )
 
 
-def _between_us(window: Window) -> float:
+def _between_us(evidence: Evidence, window: Window) -> float:
     """Time per step between the operators of the forward pass, as recorded."""
     spent = sum(share.time_us for share in window.host if (share.cause, share.activity) == ("python", "forward"))
-    return spent / max(1, sum(step.complete for step in window.steps))
+    return spent / recorded(evidence)
 
 
 def _python_on_device(evidence: Evidence) -> Finding | None:

@@ -259,10 +259,6 @@ def _share(evidence: Evidence, spent_us: float) -> str:
     return units.percent(spent_us / evidence.step_us)
 
 
-def _large(evidence: Evidence, spent_us: float) -> bool:
-    return spent_us > 0.02 * evidence.step_us
-
-
 def _each(spent_us: float, calls: float | None) -> str:
     """What something takes a step, and at a time if it is not once a step."""
     if not calls or 0.99 < calls < 1.01:
