@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -15,6 +15,7 @@ from lightning_perf.measure.analysis import Window
 from lightning_perf.measure.efficiency import CPU
 
 TableName = Literal["operators", "kernels", "modules", "collectives", "copies", "gaps"]
+TABLES: Final[tuple[TableName, ...]] = get_args(TableName)
 
 TOP: Final = 20
 """Rows that a table shows unless told otherwise."""
