@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from lightning_perf.measure.finding import Achieved, Finding
+from lightning_perf.measure.timeline import MemoryCurve, Timeline
 from lightning_perf.names import Cause, Phase
 from lightning_perf.runinfo import SCHEMA, Record, RunInfo, read_record
 
@@ -170,6 +171,7 @@ class TraceMemory(Record, frozen=True, kw_only=True):
     cpu_growth_bytes: int | None
     peaks: dict[str, MemoryPeak] = {}
     step_growth_bytes: dict[str, list[int]] = {}
+    curves: list[MemoryCurve] = []
 
 
 class Operator(Record, frozen=True, kw_only=True):
@@ -429,6 +431,7 @@ class Window(Record, frozen=True, kw_only=True):
     efficiency: list[Efficiency] = []
     host: list[HostShare] = []
     replay: Replay | None = None
+    timeline: Timeline | None = None
 
 
 class Analysis(Record, frozen=True, kw_only=True):
