@@ -33,18 +33,21 @@ from lightning_perf.measure.intervals import Intervals, union
 from lightning_perf.measure.labels import CAUSE_OF_KIND, REFILLING, Kind
 from lightning_perf.measure.launches import NO_LAUNCH
 from lightning_perf.measure.steps import HostStep
+from lightning_perf.measure.thinning import largest, leading
 from lightning_perf.names import CAUSES, Cause
 
 HOST_ACTIVITY: Final = "host"
 """The activity where the trace tells none."""
 
 LARGEST_GAPS: Final = 20
+DRAWN_GAPS: Final = 800
 
 
-_CODE_OF_KIND: Final = np.array(
+CODE_OF_KIND: Final = np.array(
     [CODE[CAUSE_OF_KIND.get(kind, "unknown")] for kind in Kind],
     dtype=np.int64,
 )
+"""Codes of causes by kind of host work."""
 _REFILLING: Final = np.array([kind in REFILLING for kind in Kind], dtype=np.bool_)
 _INTERRUPTING: Final = np.array(
     [kind in (Kind.ALLOCATION, Kind.MODULE_LOAD, Kind.PROFILER, Kind.GC) for kind in Kind],
@@ -54,12 +57,26 @@ _INTERRUPTING: Final = np.array(
 
 
 @dataclass(frozen=True, slots=True)
+class DrawnGaps:
+    """The :data:`DRAWN_GAPS` longest gaps by start; cause and activity are those with the largest share of each.
+
+    ``cause`` is the code of one of :data:`~lightning_perf.names.CAUSES`, ``activity`` a number of the host's.
+    """
+
+    start_ns: Int64s
+    end_ns: Int64s
+    cause: Int64s
+    activity: Int64s
+
+
+@dataclass(frozen=True, slots=True)
 class IdleTime:
-    """A device's idle time by cause, by cause and activity, and its longest gaps."""
+    """A device's idle time by cause, by cause and activity, and its longest gaps: few in full, more to be drawn."""
 
     causes_ns: dict[Cause, int]
     shares: list[IdleShare]
     largest_gaps: list[Gap]
+    drawn: DrawnGaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +126,8 @@ def idle_time(
         launches: the trace's :func:`launch_rows`.
     """
     if len(idle) == 0:
-        return IdleTime(causes_ns={}, shares=[], largest_gaps=[])
+        none = idle.starts
+        return IdleTime(causes_ns={}, shares=[], largest_gaps=[], drawn=DrawnGaps(none, none, none, none))
     operations = device_operations(trace, rows, launches)
     graphs = untraced_graphs(trace, launches)
     found = find_gaps(trace, operations, busy, idle, graphs)
@@ -125,6 +143,7 @@ def idle_time(
         causes_ns={CAUSES[code]: spent for code, spent in sorted(causes.items(), key=lambda item: (-item[1], item[0]))},
         shares=_shares(totals, names),
         largest_gaps=_largest_gaps(host, operations, found, parts, steps, names),
+        drawn=_drawn_gaps(found, parts, names),
     )
 
 
@@ -171,7 +190,7 @@ def _parts_of_thread(
     kind = line.kind[place].astype(np.int64)
     in_tail = at >= head_end[owner]
     outside = (kind == Kind.NOTHING) & ~_within(edges, at) if len(edges) else np.zeros(at.size, dtype=np.bool_)
-    cause = _CODE_OF_KIND[np.where((kind == Kind.NOTHING) & (host.rows.size > 0), int(Kind.PYTHON), kind)]
+    cause = CODE_OF_KIND[np.where((kind == Kind.NOTHING) & (host.rows.size > 0), int(Kind.PYTHON), kind)]
     cause = np.where(outside, CODE["between_steps"], cause)
     refilling = _REFILLING[kind]
     last = found.operation[which][owner] < 0
@@ -284,6 +303,23 @@ def _shares(totals: dict[tuple[int, int], int], names: Sequence[str]) -> list[Id
         IdleShare(cause=CAUSES[cause], activity=names[activity], idle_us=spent / 1000)
         for (cause, activity), spent in largest
     ]
+
+
+def _drawn_gaps(found: Gaps, parts: Parts, names: Sequence[str]) -> DrawnGaps:
+    """The longest gaps with their largest shares; of equal shares the one whose names come first, as in the list."""
+    longest = largest(found.end_ns - found.start_ns, DRAWN_GAPS)
+    place = np.full(found.start_ns.size, -1, dtype=np.int64)
+    place[longest] = np.arange(longest.size)
+    mine = place[parts.gap] >= 0
+    causes, activities = _alphabetical(CAUSES), _alphabetical(names)
+    pair = np.argsort(causes)[parts.cause[mine]] * len(names) + np.argsort(activities)[parts.activity[mine]]
+    cause, activity = np.divmod(leading(place[parts.gap[mine]], pair, parts.length_ns[mine]), len(names))
+    return DrawnGaps(found.start_ns[longest], found.end_ns[longest], causes[cause], activities[activity])
+
+
+def _alphabetical(names: Sequence[str]) -> Int64s:
+    """Numbers of names in the names' order."""
+    return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
 
 
 def _largest_gaps(

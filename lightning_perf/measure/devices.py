@@ -9,7 +9,7 @@ import numpy as np
 
 from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, Category, Int64s, Trace
 from lightning_perf.measure.analysis import Device, DeviceWindow
-from lightning_perf.measure.causes import idle_time
+from lightning_perf.measure.causes import IdleTime, idle_time
 from lightning_perf.measure.collectives import is_collective
 from lightning_perf.measure.host import HOST, Host
 from lightning_perf.measure.intervals import Intervals, clip, gaps, split, subtract, union
@@ -46,7 +46,25 @@ def device_work(trace: Trace) -> list[DeviceWork]:
     return work
 
 
-def measure_device(trace: Trace, work: DeviceWork, host: Host, steps: Sequence[HostStep], launches: Int64s) -> Device:
+@dataclass(frozen=True, slots=True)
+class WindowIdle:
+    """When a device was idle in its window of complete steps, and why."""
+
+    start_ns: int
+    end_ns: int
+    gaps: Intervals
+    explained: IdleTime
+
+
+def explain_idle(trace: Trace, work: DeviceWork, host: Host, steps: Sequence[HostStep], launches: Int64s) -> WindowIdle:
+    """Explain a device's idle time over its window."""
+    start_ns, end_ns = window_bounds(trace, work, steps, launches)
+    idle = work.idle(start_ns, end_ns)
+    explained = idle_time(trace, work.rows, work.busy, idle, start_ns, host, steps, launches)
+    return WindowIdle(start_ns=start_ns, end_ns=end_ns, gaps=idle, explained=explained)
+
+
+def measure_device(trace: Trace, work: DeviceWork, window: WindowIdle, steps: Sequence[HostStep]) -> Device:
     """A device over its span and over its window of complete steps."""
     rows = work.rows
     collective = names_where(trace, rows, is_collective)[trace.name_id[rows]]
@@ -67,7 +85,7 @@ def measure_device(trace: Trace, work: DeviceWork, host: Host, steps: Sequence[H
         communication_us=communication.total / 1000,
         exposed_communication_us=subtract(communication, _covered(trace, rows[~collective])).total / 1000,
         copy_us=_covered(trace, rows[trace.category[rows] == Category.MEMCPY]).total / 1000,
-        window=_window(trace, work, host, steps, launches),
+        window=_window(work, window, steps),
     )
 
 
@@ -88,15 +106,13 @@ def window_bounds(trace: Trace, work: DeviceWork, steps: Sequence[HostStep], lau
     return int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())
 
 
-def _window(trace: Trace, work: DeviceWork, host: Host, steps: Sequence[HostStep], launches: Int64s) -> DeviceWindow:
+def _window(work: DeviceWork, window: WindowIdle, steps: Sequence[HostStep]) -> DeviceWindow:
     """The device over its window."""
-    start_ns, end_ns = window_bounds(trace, work, steps, launches)
-    idle = work.idle(start_ns, end_ns)
-    explained = idle_time(trace, work.rows, work.busy, idle, start_ns, host, steps, launches)
+    idle, explained = window.gaps, window.explained
     return DeviceWindow(
         steps=sum(step.complete for step in steps),
-        duration_us=(end_ns - start_ns) / 1000,
-        busy_us=clip(work.busy, start_ns, end_ns).total / 1000,
+        duration_us=(window.end_ns - window.start_ns) / 1000,
+        busy_us=clip(work.busy, window.start_ns, window.end_ns).total / 1000,
         idle_us=idle.total / 1000,
         gaps=len(idle),
         largest_gap_us=int(idle.lengths.max(initial=0)) / 1000,

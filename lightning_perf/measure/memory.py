@@ -1,4 +1,4 @@
-"""Memory from a trace's allocator events: peaks, what the host did at them, growth from step to step."""
+"""Memory from a trace's allocator events: peaks, what the host did at them, growth from step to step, curves."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from lightning_perf.decode.trace import Int64s, MemoryEvents, Trace
 from lightning_perf.measure.analysis import MemoryPeak, TraceMemory
 from lightning_perf.measure.operators import module_name, module_rows, operator_rows
 from lightning_perf.measure.steps import HostStep, is_label, named
+from lightning_perf.measure.thinning import highest
+from lightning_perf.measure.timeline import MemoryCurve
 from lightning_perf.names import Phase, phase_of_label
 
 CPU: Final = "cpu"
@@ -22,9 +24,13 @@ _CPU_TYPE: Final = 0
 
 _UNKNOWN: Final = -1
 
+CURVE_POINTS: Final = 600
+"""Most points of a curve."""
+_CURVE_PARTS: Final = (CURVE_POINTS - 3) // 2
+
 
 def measure_memory(trace: Trace, steps: Sequence[HostStep]) -> TraceMemory | None:
-    """Peaks per device, and growth, or None where no memory was recorded.
+    """Peaks, growth and curves per device, or None where no memory was recorded.
 
     Traces before torch 1.12 have no totals. Growth is then the running sum of the events. What a device had
     allocated before is not known then, so it has no peak in bytes, but the moment of the peak is the same.
@@ -45,8 +51,11 @@ def measure_memory(trace: Trace, steps: Sequence[HostStep]) -> TraceMemory | Non
     host_growth = _host_growth(events, host)
     ends_ns = np.array([step.end_ns for step in steps if step.complete], dtype=np.int64)
     growth = {key: _growth(events, series, ends_ns) for key, series in allocated.items()}
+    curves = [_curve(events, key, series) for key, series in allocated.items()]
     if host.size:
-        growth[CPU] = _growth(events, _Series(host, host_growth, known=False), ends_ns)
+        of_host = _Series(host, host_growth, known=False)
+        growth[CPU] = _growth(events, of_host, ends_ns)
+        curves.append(_curve(events, CPU, of_host))
     return TraceMemory(
         peak_allocated_bytes={
             key: int(series.bytes.max()) for key, series in allocated.items() if series.known and series.rows.size
@@ -55,6 +64,7 @@ def measure_memory(trace: Trace, steps: Sequence[HostStep]) -> TraceMemory | Non
         cpu_growth_bytes=int(host_growth.max(initial=0)) if host.size else None,
         peaks={key: _peak(trace, series, steps) for key, series in allocated.items()},
         step_growth_bytes=growth if ends_ns.size > 1 else {},
+        curves=curves,
     )
 
 
@@ -92,6 +102,26 @@ def _growth(events: MemoryEvents, series: _Series, ends_ns: Int64s) -> list[int]
     at_ends = levels[np.searchsorted(events.time_ns[series.rows], ends_ns, side="left")]
     growth: list[int] = np.diff(at_ends).tolist()
     return growth
+
+
+def _curve(events: MemoryEvents, device: str, series: _Series) -> MemoryCurve:
+    """A series in few points: of equal parts of its time the highest and the lowest one.
+
+    The first and the last point stay, and so does the first with the most reserved.
+    """
+    time_ns, reserved = events.time_ns[series.rows], events.total_reserved_bytes[series.rows]
+    kept = np.arange(series.rows.size)
+    if kept.size > CURVE_POINTS:
+        part = (time_ns - time_ns[0]) // (int(time_ns[-1] - time_ns[0]) // _CURVE_PARTS + 1)
+        ends = (0, kept.size - 1, int(reserved.argmax()))
+        kept = np.unique(np.concatenate((ends, highest(part, series.bytes), highest(part, -series.bytes))))
+    return MemoryCurve(
+        device=device,
+        time_us=(time_ns[kept] / 1000).tolist(),
+        allocated_bytes=series.bytes[kept].tolist(),
+        reserved_bytes=reserved[kept].tolist() if np.all(reserved >= 0) else None,
+        since_start=not series.known,
+    )
 
 
 def _peak(trace: Trace, series: _Series, steps: Sequence[HostStep]) -> MemoryPeak:

@@ -16,9 +16,10 @@ WorkKind = Literal["compute", "communication", "copy"]
 class Lane(Record, frozen=True, kw_only=True):
     """What one stream of a device did: blocks of work in the order of their starts, one entry of each list per block.
 
-    Operations with short gaps between them are one block, as many as it takes to have few enough: ``busy_us`` is how
-    much of ``duration_us`` the stream worked. ``kind`` is that of most of this time, ``longest`` the place of the
-    longest operation's name in ``Timeline.names``.
+    Operations that touch or overlap are one block, and so are those with the shortest gaps between them, as many as it
+    takes to have few enough: the longest gaps stay. ``busy_us`` is how much of ``duration_us`` the stream worked.
+    ``kind`` is that of most of the operations' time, ``longest`` the place of the longest one's name in
+    ``Timeline.names``. ``stream`` is the stream's number; where the trace has none, the thread that it draws.
     """
 
     device: str
@@ -31,7 +32,10 @@ class Lane(Record, frozen=True, kw_only=True):
 
 
 class IdleLane(Record, frozen=True, kw_only=True):
-    """The longest gaps of a device in the order of their starts, each with what caused most of it."""
+    """The longest gaps of a device's window in the order of their starts, each with its largest share.
+
+    They are those of ``DeviceWindow``. The other gaps are not here, nor what lies before and after the device's window.
+    """
 
     device: str
     start_us: list[float]
@@ -43,8 +47,10 @@ class IdleLane(Record, frozen=True, kw_only=True):
 class HostLane(Record, frozen=True, kw_only=True):
     """What the thread that runs the loop did, one after the other, with nothing between the blocks.
 
-    A block's ``cause`` is what an idle device would have waited for then, and ``activity`` the place in
-    ``Timeline.names`` of what the host was in; both are those of most of the block.
+    A block's ``cause`` is what an idle device would have waited for then (``between_steps`` where nothing is recorded
+    outside all steps), and ``activity`` the place in ``Timeline.names`` of what the host was in. Neighbours are one
+    block where there would be too many, the shortest first. The activity is then that of most of the block, the cause
+    that of most of this activity's time.
     """
 
     start_us: list[float]
@@ -54,7 +60,11 @@ class HostLane(Record, frozen=True, kw_only=True):
 
 
 class Timeline(Record, frozen=True, kw_only=True):
-    """Devices and host of a window over time. ``names`` are those of operations and activities, each once."""
+    """Devices and host over the complete steps, or over the recorded time where there are none.
+
+    Lanes come by device and stream, those with the most work if there are very many. ``names`` are those of operations
+    and activities, each once and cut to 300 characters.
+    """
 
     start_us: float
     end_us: float

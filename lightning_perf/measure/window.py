@@ -10,11 +10,12 @@ from lightning_perf.measure.arithmetic import arithmetic_calls
 from lightning_perf.measure.backward import match_backward
 from lightning_perf.measure.call_sites import stack_notes
 from lightning_perf.measure.collectives import measure_collectives
-from lightning_perf.measure.devices import DeviceWork, device_work, measure_device
+from lightning_perf.measure.devices import DeviceWork, device_work, explain_idle, measure_device
 from lightning_perf.measure.efficiency import arithmetic_quality, measure_efficiency
 from lightning_perf.measure.host import read_host
 from lightning_perf.measure.host_time import host_shares
 from lightning_perf.measure.kernels import measure_copies, measure_kernels
+from lightning_perf.measure.lanes import measure_timeline
 from lightning_perf.measure.launches import launch_rows
 from lightning_perf.measure.memory import measure_memory
 from lightning_perf.measure.operators import measure_modules, measure_operators
@@ -44,6 +45,7 @@ def measure_trace(
     steps = host_steps(trace, launches)
     calls = device_calls(trace, launches)
     host = read_host(trace, launches, steps)
+    idle = [explain_idle(trace, device, host, steps, launches) for device in work]
     backward = match_backward(trace)
     arithmetic = arithmetic_calls(trace, launches)
     efficiency = measure_efficiency(trace, work, steps, launches, arithmetic)
@@ -53,7 +55,7 @@ def measure_trace(
         events=len(trace),
         duration_us=int(trace.end_ns.max(initial=0)) / 1000,
         steps=_steps(trace, steps, work),
-        devices=[measure_device(trace, device, host, steps, launches) for device in work],
+        devices=[measure_device(trace, device, window, steps) for device, window in zip(work, idle, strict=True)],
         memory=measure_memory(trace, steps),
         quality=[
             *(Quality(code=note.code, message=note.message, count=note.count) for note in trace.quality),
@@ -77,6 +79,7 @@ def measure_trace(
         efficiency=efficiency,
         host=host_shares(host, steps),
         replay=replay(trace, work, steps, launches, host) if what_if else None,
+        timeline=measure_timeline(trace, work, idle, host, steps),
     )
 
 

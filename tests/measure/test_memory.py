@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lightning_perf.decode.reader import read_trace
 from lightning_perf.measure.analysis import MemoryPeak, TraceMemory
+from lightning_perf.measure.memory import CURVE_POINTS
+from lightning_perf.measure.timeline import MemoryCurve
 from lightning_perf.measure.window import measure_trace
+from tests.measure.laws import assert_curves
 from tests.traces import BACKWARD, TraceBuilder
 
 TRACES = Path(__file__).parents[2] / "../shared/traces"
@@ -113,6 +118,58 @@ def test_without_totals_the_moment_is_known_and_the_size_is_not(tmp_path):
     peak = memory.peaks["0"]
     assert (peak.time_us, peak.allocated_bytes, peak.unallocated_bytes) == (0.12, None, None)
     assert (peak.step, peak.operator) == (2, "aten::add")
+
+
+def test_curves_of_devices_and_host(tmp_path):
+    trace = TraceBuilder().op("aten::mm", 0, 100)
+    trace.memory(10, 5, allocated=105, reserved=200).memory(20, 9, allocated=114, reserved=300)
+    trace.memory(15, 7, device=1, allocated=7).memory(30, 4, device=2).memory(40, -4, device=2)
+    trace.memory(12, 8, device_type=0, device=-1, allocated=8).memory(50, -3, device_type=0, device=-1, allocated=5)
+    assert measured(trace, tmp_path).curves == [
+        MemoryCurve(
+            device="0",
+            time_us=[0.01, 0.02],
+            allocated_bytes=[105, 114],
+            reserved_bytes=[200, 300],
+            since_start=False,
+        ),
+        MemoryCurve(device="1", time_us=[0.015], allocated_bytes=[7], reserved_bytes=None, since_start=False),
+        MemoryCurve(device="2", time_us=[0.03, 0.04], allocated_bytes=[4, 0], reserved_bytes=None, since_start=True),
+        MemoryCurve(device="cpu", time_us=[0.012, 0.05], allocated_bytes=[8, 5], reserved_bytes=None, since_start=True),
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    moves=st.lists(st.tuples(st.integers(0, 9), st.integers(-50, 50)), min_size=1, max_size=30),
+    repeat=st.sampled_from([1, 70, 200]),
+    reserved=st.lists(st.integers(0, 99), min_size=1, max_size=7),
+)
+def test_a_curve_reaches_the_highest_and_the_lowest_of_many(tmp_path_factory, moves, repeat, reserved):
+    trace, time, total, totals = TraceBuilder().op("aten::mm", 0, 100), 10, 10**6, []
+    for number, (wait, size) in enumerate(moves * repeat):
+        time, total = time + wait, total + size
+        totals.append(total)
+        trace.memory(time, size, allocated=total, reserved=2 * 10**6 + reserved[number % len(reserved)])
+    memory = measured(trace, tmp_path_factory.mktemp("memory"))
+    assert_curves(memory)
+    (curve,) = memory.curves
+    assert len(curve.time_us) <= min(CURVE_POINTS, len(totals))
+    assert len(curve.time_us) == len(totals) or len(totals) > CURVE_POINTS
+    assert min(curve.allocated_bytes) == min(totals)
+    assert (curve.allocated_bytes[0], curve.allocated_bytes[-1]) == (totals[0], totals[-1])
+    assert (curve.time_us[0], curve.time_us[-1]) == ((10 + moves[0][0]) / 1000, time / 1000)
+
+
+def test_a_curve_reaches_the_most_reserved(tmp_path):
+    trace = TraceBuilder().op("aten::mm", 0, 100)
+    for number in range(2000):  # most is reserved where neither much nor little is allocated
+        trace.memory(number, 1, allocated=500 + number % 3, reserved=900 if number == 1000 else 800)
+    (curve,) = measured(trace, tmp_path).curves
+    assert len(curve.time_us) <= CURVE_POINTS
+    assert curve.reserved_bytes is not None
+    assert max(curve.reserved_bytes) == 900
+    assert curve.time_us[curve.reserved_bytes.index(900)] == 1.0
 
 
 # Found independently: a plain loop over the events for the largest total, and over those around its time.

@@ -9,7 +9,7 @@ import pytest
 
 from lightning_perf.decode.reader import read_trace
 from lightning_perf.measure.window import measure_trace
-from tests.measure.laws import assert_conserved
+from tests.measure.laws import assert_conserved, assert_drawn
 
 TRACES = Path(__file__).parents[2] / "../shared/traces"
 EXPECTED = json.loads((TRACES / "expected.json").read_text()) if (TRACES / "expected.json").exists() else {}
@@ -25,6 +25,7 @@ def test_agrees_with_the_independent_program(name):
     window = measure_trace(trace)
 
     assert_conserved(window)
+    assert_drawn(trace, window)
     assert window.events == expected["events"]
     assert [note.code for note in trace.quality] == ([] if expected["devices"] else ["no_device_operations"])
     assert {device.index for device in window.devices} == set(expected["devices"])

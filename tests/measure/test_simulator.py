@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lightning_perf.decode.reader import read_trace
 from lightning_perf.measure.window import measure_trace
-from tests.measure.laws import assert_conserved, ns
+from tests.measure.laws import assert_conserved, assert_drawn, ns
 from tests.measure.simulator import COMPUTE, COPY, Machine
 from tests.traces import BACKWARD, MAIN
 
@@ -94,8 +94,10 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("simulated")
 
     def measure(trace):
-        window = measure_trace(read_trace(trace.write(folder)))
+        read = read_trace(trace.write(folder))
+        window = measure_trace(read)
         assert_conserved(window)
+        assert_drawn(read, window)
         return window.devices[0].window
 
     return measure
