@@ -6,10 +6,12 @@ import functools
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
@@ -24,6 +26,12 @@ TRACE_PATTERNS = ("*.pt.trace.json", "*.pt.trace.json.gz")
 """Names of traces inside a folder: what torch's and our handlers write, and what torch-tb-profiler reads."""
 
 RANK_FILES = "run.rank*.json"
+
+AnalysisStage = Literal["reading", "measuring"]
+Progress = Callable[[AnalysisStage, "int | None"], None]
+"""Told what is done with a trace, and how much of that, percent. None where that is not known."""
+
+_WITH_PARENT = "with_parent"
 
 WORTH_A_PROCESS_BYTES = 1 << 18
 """A packed trace of this size takes longer to analyse than a process takes to start (some 0.15 s)."""
@@ -140,9 +148,17 @@ def _or_error(analyze_one: Callable[[Path], Window], trace: Path) -> Window | Tr
 
 
 def analyze_trace(
-    path: Path, *, by_shape: bool = False, by_call_site: bool = False, all_rows: bool = False, what_if: bool = True
+    path: Path,
+    *,
+    by_shape: bool = False,
+    by_call_site: bool = False,
+    all_rows: bool = False,
+    what_if: bool = True,
+    on_progress: Progress | None = None,
 ) -> Window:
     """Decode and measure one trace file, as :func:`analyze` does, and replay it with what could be changed.
+
+    ``on_progress`` may be called in another thread.
 
     Raises:
         TraceError: the trace cannot be read.
@@ -151,45 +167,111 @@ def analyze_trace(
     from lightning_perf.measure.tally import ROWS
     from lightning_perf.measure.window import measure_trace
 
-    trace = read_trace(path, inputs=by_shape)
+    def reading(share: float) -> None:
+        if on_progress is not None:
+            on_progress("reading", int(share * 100))
+
+    trace = read_trace(path, inputs=by_shape, progress=None if on_progress is None else reading)
+    if on_progress is not None:
+        on_progress("measuring", None)
     limit = None if all_rows else ROWS
     return measure_trace(trace, by_shape=by_shape, by_call_site=by_call_site, limit=limit, what_if=what_if)
 
 
 def analyze_elsewhere(
-    path: Path, *, by_shape: bool = False, by_call_site: bool = False, all_rows: bool = False
+    path: Path,
+    *,
+    by_shape: bool = False,
+    by_call_site: bool = False,
+    all_rows: bool = False,
+    on_progress: Progress | None = None,
+    on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> Window:
     """The same as :func:`analyze_trace` in another process, so that this one's interpreter stays free.
 
+    That process ends with this one, however this one ends.
+
+    Args:
+        path: the trace file.
+        by_shape: as for :func:`analyze`.
+        by_call_site: as for :func:`analyze`.
+        all_rows: as for :func:`analyze`.
+        on_progress: told what the other process does.
+        on_start: called once with a function that kills the other process.
+
     Raises:
-        TraceError: the trace cannot be read, or the process failed.
+        TraceError: the trace cannot be read, or the process failed or was killed.
     """
     from lightning_perf.measure.analysis import Window
 
-    given = {"by_shape": by_shape, "by_call_site": by_call_site, "all_rows": all_rows}
+    given = {"by_shape": by_shape, "by_call_site": by_call_site, "all_rows": all_rows, _WITH_PARENT: True}
     flags = [name for name, wanted in given.items() if wanted]
     command = [sys.executable, "-m", "lightning_perf.pipeline", str(path), *flags]
-    done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)  # noqa: S603 - our own
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
-        raise TraceError(said or f"{path}: the process that analysed it ended with {done.returncode}; try it alone")
-    return msgspec.json.decode(done.stdout, type=Window)
+    pipe = subprocess.PIPE
+    with (
+        tempfile.TemporaryFile() as complaints,  # a pipe would stop the process once it is full
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=complaints) as process,  # noqa: S603 - our own
+    ):
+        try:
+            if on_start is not None:
+                on_start(process.kill)
+            window = _follow(process.stdout or (), on_progress)
+            process.wait()
+        except BaseException:
+            process.kill()
+            raise
+        complaints.seek(0)
+        said = complaints.read().decode(errors="replace").strip()
+    if process.returncode:
+        raise TraceError(said or f"{path}: the process that analysed it ended with {process.returncode}; try it alone")
+    return msgspec.json.decode(window, type=Window)
+
+
+def _follow(lines: Iterable[bytes], on_progress: Progress | None) -> bytes:
+    """What the other process writes: progress, which is passed on, and at last the window."""
+    last = b""
+    for last in lines:
+        words = last.decode(errors="replace").split() if not last.startswith(b"{") else []
+        for stage in get_args(AnalysisStage):
+            if on_progress is not None and words[:1] == [stage]:
+                on_progress(stage, int(words[1]) if len(words) > 1 else None)
+    return last
 
 
 def _child(path: str, *flags: str) -> int:
-    """What the other process does: the window as JSON on stdout, or the error on stderr."""
+    """What the other process does: lines of progress and the window as JSON on stdout, or the error on stderr."""
+    if _WITH_PARENT in flags:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    out = sys.stdout.buffer
+    told = [""]
+
+    def tell(stage: AnalysisStage, percent: int | None) -> None:
+        line = stage if percent is None else f"{stage} {percent}"
+        if line != told[0]:
+            told[0] = line
+            out.write(f"{line}\n".encode())
+            out.flush()
+
     try:
         window = analyze_trace(
             Path(path),
             by_shape="by_shape" in flags,
             by_call_site="by_call_site" in flags,
             all_rows="all_rows" in flags,
+            on_progress=tell,
         )
     except TraceError as error:
         sys.stderr.write(str(error))
         return 1
-    sys.stdout.buffer.write(msgspec.json.encode(window))
+    out.write(msgspec.json.encode(window))
     return 0
+
+
+def _end_with_parent() -> None:
+    """End this process when the other end of its stdin is gone: the one that started it ended, or was killed."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
 
 
 def find_traces(path: Path) -> list[Path]:

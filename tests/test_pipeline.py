@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ import pytest
 from lightning_perf import PerfCallback, TraceError, analyze
 from lightning_perf.pipeline import advised, analyze_elsewhere, analyze_trace, find_traces
 from lightning_perf.runinfo import write_json
+from tests.processes import needs_proc, processes_with, wait_until
 from tests.recommend.test_history import analysis as analysis_of
 from tests.traces import TraceBuilder
 from tests.training import Net, Plant, loader, quiet
@@ -61,6 +66,54 @@ def test_another_process_finds_the_same(tmp_path: Path) -> None:
     assert analyze_elsewhere(trace, **everything) == analyze_trace(trace, **everything) != analyze_trace(trace)
     with pytest.raises(TraceError, match=r"missing\.json: "):
         analyze_elsewhere(tmp_path / "missing.json")
+
+
+def test_another_process_tells_how_far_it_is(tmp_path: Path) -> None:
+    trace = long_trace(tmp_path / "a.pt.trace.json.gz")
+    told: list[tuple[str, int | None]] = []
+    window = analyze_elsewhere(trace, on_progress=lambda stage, percent: told.append((stage, percent)))
+    assert window == analyze_trace(trace)
+    *reading, last = told
+    assert last == ("measuring", None)
+    assert {stage for stage, _ in reading} == {"reading"}
+    percents = [percent for _, percent in reading]
+    assert percents == sorted(set(percents))
+    assert len(percents) > 2
+    assert percents[-1] == 100
+
+
+@needs_proc
+def test_another_process_can_be_killed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.json")  # nobody ever writes to it
+    started = time.monotonic()
+    with pytest.raises(TraceError, match="ended with -9"):
+        analyze_elsewhere(tmp_path / "a.json", on_start=lambda kill: kill())
+    assert time.monotonic() - started < 20
+
+
+@needs_proc
+def test_another_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
+    """Also where that one is killed and can do nothing about it."""
+    trace = tmp_path / "a.json"
+    os.mkfifo(trace)
+    code = (
+        f"from pathlib import Path; from lightning_perf.pipeline import analyze_elsewhere as a; a(Path({str(trace)!r}))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: processes_with(str(trace), but=parent.pid))
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: not processes_with(str(trace), but=parent.pid))
+
+
+def long_trace(path: Path) -> Path:
+    """Of several blocks of text."""
+    trace = TraceBuilder().step(1, 0, 1_000_000_000)
+    for number in range(60_000):
+        trace.op(f"aten::{hashlib.sha256(str(number).encode()).hexdigest()}", number * 1_000, number * 1_000 + 500)
+    return trace.write(path.parent, path.name)
 
 
 def test_large_traces_are_analyzed_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,11 @@ next one is unpacked in a thread. A piece that was cut in a wrong place is no JS
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from typing import Final, TypeVar
@@ -38,18 +39,20 @@ class NotInPiecesError(Exception):
     """The file is damaged, or laid out in another way than torch does: it has to be read as a whole."""
 
 
-def decode_pieces(path: str, *, exact: bool) -> Iterator[File]:
+def decode_pieces(path: str, *, exact: bool, progress: Callable[[float], None] | None = None) -> Iterator[File]:
     """The events of a file in their order, some at a time; the first and the last hold the metadata.
 
     Args:
         path: the file.
         exact: whether starts that are no integers stay text (as bytes), with every digit. Else they are floats.
+        progress: called now and then with the share of the file, as it is stored, that was unpacked: 0 to 1. In
+            another thread.
 
     Raises:
         NotInPiecesError: at any time. What came before is of no use then.
     """
     try:
-        yield from _decoded(_ahead(_unpacked(path)), exact=exact)
+        yield from _decoded(_ahead(_unpacked(path, progress)), exact=exact)
     except (OSError, ValueError, zlib.error, msgspec.DecodeError, RecursionError) as error:
         raise NotInPiecesError from error
 
@@ -107,21 +110,30 @@ def _ahead(items: Iterator[T]) -> Iterator[T]:
             yield item
 
 
-def _unpacked(path: str) -> Iterator[bytes]:
+def _unpacked(path: str, progress: Callable[[float], None] | None) -> Iterator[bytes]:
     """The file's text in blocks, the first a small one."""
     with open(path, "rb") as file:  # noqa: PTH123 - a path with a NUL must fail here, as ValueError
+        size = os.fstat(file.fileno()).st_size
+
+        def tell(left: int = 0) -> None:
+            if progress is not None and size:
+                progress(min(1.0, (file.tell() - left) / size))
+
         packed = file.read(BLOCK_BYTES)
         if not packed.startswith(GZIP_MAGIC):
             while packed:
+                tell()
                 yield packed
                 packed = file.read(BLOCK_BYTES)
             return
         unpacker = zlib.decompressobj(wbits=GZIP)
         block_bytes = PIECE_BYTES
         while packed:
-            yield unpacker.decompress(packed, block_bytes)
+            block = unpacker.decompress(packed, block_bytes)
             block_bytes = BLOCK_BYTES
             packed = unpacker.unconsumed_tail or unpacker.unused_data
+            tell(len(packed))
+            yield block
             if unpacker.eof and packed:  # a gzip file may have several members
                 unpacker = zlib.decompressobj(wbits=GZIP)
             packed = packed or file.read(BLOCK_BYTES)

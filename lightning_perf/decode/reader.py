@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,9 @@ from lightning_perf.errors import TraceError
 _RANK_IN_NAME: Final = re.compile(r"(?<![a-z])rank[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
 
-def read_trace(path: str | os.PathLike[str], *, inputs: bool = False) -> Trace:
+def read_trace(
+    path: str | os.PathLike[str], *, inputs: bool = False, progress: Callable[[float], None] | None = None
+) -> Trace:
     """Read a torch.profiler trace of any torch version and vendor, packed or not, sound or damaged.
 
     What is sound in a damaged file is kept with its exact values, and ``quality`` says what was wrong.
@@ -32,21 +34,23 @@ def read_trace(path: str | os.PathLike[str], *, inputs: bool = False) -> Trace:
     Args:
         path: the file.
         inputs: whether to keep the inputs (shapes, types) of all operators.
+        progress: called now and then, in another thread, with the share of the file that was read: 0 to 1. It begins
+            again where a file has to be read twice, and ends early where it is damaged.
 
     Raises:
         TraceError: the file cannot be read, is not a trace, or holds no complete event.
     """
     name = os.fspath(path)
     try:
-        return _read(name, exact=False, inputs=inputs)
+        return _read(name, exact=False, inputs=inputs, progress=progress)
     except InexactTimesError:  # rare: the first events did not show it
-        return _read(name, exact=True, inputs=inputs)
+        return _read(name, exact=True, inputs=inputs, progress=progress)
 
 
-def _read(name: str, *, exact: bool, inputs: bool) -> Trace:
+def _read(name: str, *, exact: bool, inputs: bool, progress: Callable[[float], None] | None) -> Trace:
     try:
         notes = Notes()
-        columns, facts = _collected(decode_pieces(name, exact=exact), notes, inputs=inputs)
+        columns, facts = _collected(decode_pieces(name, exact=exact, progress=progress), notes, inputs=inputs)
     except NotInPiecesError:
         notes = Notes()
         whole = _decoded(read_source(name, notes), name, notes, exact=exact)

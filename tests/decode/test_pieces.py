@@ -69,6 +69,17 @@ def test_many_pieces_make_the_whole(tmp_path, written, name):
     assert codes(trace) == {}
 
 
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_how_much_of_the_file_was_read(tmp_path, name):
+    path = write(tmp_path, with_facts_of_a_device().text(), name)
+    shares: list[float] = []
+    for _ in decode_pieces(str(path), exact=False, progress=shares.append):
+        pass
+    assert shares == sorted(shares)
+    assert len(shares) > 2
+    assert shares[0] < 1 == shares[-1]
+
+
 def test_members_of_a_gzip_file_follow_each_other(tmp_path):
     text = training().text().encode()
     path = tmp_path / "trace.json.gz"
