@@ -3,14 +3,15 @@
     PerfError
     ├── TraceError    a trace file cannot be read, or holds nothing that could be saved
     ├── RecordError   a run.json or analysis.json is missing, damaged or of another schema
-    └── ConfigError   a setting is wrong (also a ValueError)
+    ├── ConfigError   a setting is wrong (also a ValueError)
+    └── NothingToShow a figure has no data
 
 A message says what was got, what was expected, and what to do next, in one line.
 """
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "PerfError", "RecordError", "TraceError"]
+__all__ = ["ConfigError", "NothingToShow", "PerfError", "RecordError", "TraceError"]
 
 
 class PerfError(Exception):
@@ -27,3 +28,7 @@ class RecordError(PerfError):
 
 class ConfigError(PerfError, ValueError):
     """A setting of the callback or of the command line is wrong."""
+
+
+class NothingToShow(PerfError):  # noqa: N818 - it says what is missing; nothing went wrong
+    """A figure was asked for whose data the run or the trace does not have."""
