@@ -31,13 +31,14 @@ from lightning_perf.capture.profiler import Recording, SavedWindow
 from lightning_perf.capture.session import Session
 from lightning_perf.capture.window import Schedule, fit_to, schedule_from
 from lightning_perf.capture.workers import FIRST_LOOK, LOOK_EVERY, WorkerTimes
-from lightning_perf.errors import ConfigError
+from lightning_perf.errors import ConfigError, PerfError
 from lightning_perf.measure.analysis import Analysis, Loop, Window
 from lightning_perf.measure.loop import measure_loop
 from lightning_perf.names import STAGES, Stage
 from lightning_perf.pipeline import advised, analyze_elsewhere, analyze_trace
 from lightning_perf.report import console, scalars
-from lightning_perf.runinfo import ANALYSIS_FILE, RUN_FILE, RunInfo, WindowRecord, rank_file, write_json
+from lightning_perf.report.html import Report
+from lightning_perf.runinfo import ANALYSIS_FILE, REPORT_FILE, RUN_FILE, RunInfo, WindowRecord, rank_file, write_json
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -194,8 +195,8 @@ class PerfCallback(Callback):
 
     Works for ``fit`` and, called on their own, for ``validate``, ``test`` and ``predict``. A clock keeps the time
     of every action of the loop for the whole run; on a schedule, torch.profiler records a few steps. At the end
-    the figures go to the trainer's loggers (group ``perf``), to ``run.json`` and ``analysis.json`` beside the
-    traces, and as a summary to the ``lightning_perf`` logger. Nothing that fails in here stops the run.
+    the figures go to the trainer's loggers (group ``perf``), to ``run.json``, ``analysis.json`` and ``report.html``
+    beside the traces, and as a summary to the ``lightning_perf`` logger. Nothing that fails in here stops the run.
 
     After a stage, ``analysis`` holds the :class:`~lightning_perf.measure.analysis.Analysis`, on the ranks that
     recorded (in the worker processes where the strategy spawns them).
@@ -253,6 +254,17 @@ class PerfCallback(Callback):
             if getattr(type(self), hook) is getattr(Callback, hook):
                 setattr(self, hook, None)
 
+    @property
+    def report(self) -> Report:
+        """What the last stage showed, for people: ``callback.report.figures`` for a notebook, ``save`` for a file.
+
+        Raises:
+            PerfError: nothing was measured yet.
+        """
+        if self.analysis is None:
+            raise PerfError("nothing was measured yet; call trainer.fit(...) with this callback first")
+        return Report(self.analysis)
+
     def __getstate__(self) -> dict[str, object]:
         """Settings and the last analysis: a clock and a profiler belong to one process, ``log`` to the model."""
         return {name: value for name, value in vars(self).items() if name not in ("log", "log_dict")} | {"_run": None}
@@ -288,7 +300,12 @@ class PerfCallback(Callback):
         self.analysis = self._advised(run, msgspec.structs.replace(self.analysis, windows=windows))
         self._write(run, ANALYSIS_FILE, self.analysis)
         self._log(run, scalars.all_scalars(self.analysis))
-        if self.summary and trainer.global_rank == min(self.ranks):
+        if trainer.global_rank != min(self.ranks):
+            return
+        if run.folder is not None:
+            target, report = run.folder / REPORT_FILE, self.report
+            _attempt(lambda: report.save(target), run.failed)
+        if self.summary:
             console.emit("\n" + console.summarize_run(self.analysis, run.folder))
 
     @_guarded

@@ -1,4 +1,4 @@
-"""The command line: ``lightning-perf analyze``. Imports neither torch nor lightning, and numpy only to analyse."""
+"""The command line: ``lightning-perf COMMAND``. Imports neither torch nor lightning, and numpy only to analyse."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from lightning_perf.errors import PerfError
 if TYPE_CHECKING:
     from lightning_perf.report.tables import TableName
 
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
 OK, FAILED, USAGE = 0, 1, 2
 """Exit codes: fine; some input could not be read; the command line was wrong."""
 
@@ -27,19 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         return USAGE
-    _check(options)
+    run: Callable[[argparse.Namespace], int] = options.run
     try:
-        if options.table is not None:
-            return table_command(
-                options.paths,
-                options.table,
-                options.sort,
-                options.top,
-                csv=options.csv,
-                by_shape=options.group_by_shape,
-                by_call_site=options.group_by_call_site,
-            )
-        return analyze_command(options.paths, options.json, all_findings=options.all_findings)
+        return run(options)
     except PerfError as error:
         _complain(error)
         return FAILED
@@ -47,6 +39,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader went away, for example `| head`. Nothing more can be written, and nothing is wrong.
         sys.stderr.close()
         return OK
+
+
+def _analyze(options: argparse.Namespace) -> int:
+    _check(options)
+    if options.table is None:
+        return analyze_command(options.paths, options.json, all_findings=options.all_findings)
+    return table_command(
+        options.paths,
+        options.table,
+        options.sort,
+        options.top,
+        csv=options.csv,
+        by_shape=options.group_by_shape,
+        by_call_site=options.group_by_call_site,
+    )
+
+
+def _report(options: argparse.Namespace) -> int:
+    return report_command(Path(options.path), options.output)
 
 
 def analyze_command(paths: Sequence[str], json_target: str | None, *, all_findings: bool) -> int:
@@ -109,6 +120,28 @@ def table_command(
     return FAILED if failures else OK
 
 
+def report_command(path: Path, output: str | None) -> int:
+    """Write the report of a run or of traces as one HTML file, and say where it is."""
+    from lightning_perf.pipeline import load
+    from lightning_perf.report.html import Report
+
+    failures: list[PerfError] = []
+    report = Report(load(path, on_error=_collect(failures)))
+    print(report.save(_report_of(path) if output is None else output))
+    return FAILED if failures else OK
+
+
+def _report_of(path: Path) -> Path:
+    """Where the report of a path goes: beside what it is made of."""
+    from lightning_perf.pipeline import stored_analysis
+    from lightning_perf.runinfo import REPORT_FILE
+
+    stored = stored_analysis(path)
+    if stored is not None:
+        return stored.with_name(REPORT_FILE)
+    return path / REPORT_FILE if path.is_dir() else path.with_name(f"{path.name.split('.')[0]}.{REPORT_FILE}")
+
+
 def _collect(failures: list[PerfError]) -> Callable[[PerfError], None]:
     """Show each error as it happens, and keep it."""
 
@@ -129,6 +162,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"lightning-perf {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_analyze(commands)
+    _add_report(commands)
+    return parser
+
+
+def _add_analyze(commands: Commands) -> None:
     analyze = commands.add_parser(
         "analyze",
         help="say what traces hold: steps, device busy and idle, communication, copies, memory",
@@ -152,8 +191,25 @@ def _parser() -> argparse.ArgumentParser:
         help="list operators by name and the function of your code that called them (traces with Python stacks)",
     )
     tables.add_argument("--csv", action="store_true", help="print raw values with full names")
-    analyze.set_defaults(complain=analyze.error)
-    return parser
+    analyze.set_defaults(run=_analyze, complain=analyze.error)
+
+
+def _add_report(commands: Commands) -> None:
+    report = commands.add_parser(
+        "report",
+        help="write what a run or its traces show as one HTML file",
+        description="Write verdict, findings, figures and tables as one HTML file, which opens without a network.",
+    )
+    report.add_argument(
+        "path", metavar="PATH", help="folder of a run, analysis.json, trace file, or folder to search for traces"
+    )
+    report.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to write it (default: report.html in the folder, or beside the file)",
+    )
+    report.set_defaults(run=_report)
 
 
 def _rows(text: str) -> int:

@@ -86,6 +86,9 @@ CUT_LABEL: Final = "perf/other/cut"
 
 METRIC_GROUP: Final = "perf"
 
+TAB_NAME: Final = "Perf"
+"""What TensorBoard calls our tab."""
+
 _UNSAFE_IN_METRIC = re.compile(r"[^A-Za-z0-9_./ -]")
 _PHASE_OF_LABEL: Final[dict[str, Phase]] = {phase: phase for phase in PHASES}
 

@@ -26,6 +26,7 @@ TRACE_PATTERNS = ("*.pt.trace.json", "*.pt.trace.json.gz")
 """Names of traces inside a folder: what torch's and our handlers write, and what torch-tb-profiler reads."""
 
 RANK_FILES = "run.rank*.json"
+RANK_ANALYSES = "analysis.rank*.json"
 
 AnalysisStage = Literal["reading", "measuring"]
 Progress = Callable[[AnalysisStage, "int | None"], None]
@@ -84,6 +85,52 @@ def analyze(
             windows.append(result)
     loop = measure_loop(run.loop) if run is not None and run.loop is not None else None
     return advised(Analysis(run=run, loop=loop, windows=windows))
+
+
+def load(path: Path, *, on_error: Callable[[TraceError], None] | None = None) -> Analysis:
+    """The analysis of a run as it is stored, with those of its other ranks; of traces without one as :func:`analyze`.
+
+    Windows that an older version stored, without what figures draw, are measured again if their trace is there.
+
+    Args:
+        path: folder of a run or the log folder around it, ``analysis.json``, a trace, or a folder of traces.
+        on_error: as for :func:`analyze`.
+
+    Raises:
+        TraceError: as for :func:`analyze`.
+        RecordError: the stored analysis is damaged or of another version.
+    """
+    from lightning_perf.measure.analysis import read_analysis
+
+    stored = stored_analysis(path)
+    if stored is None:
+        return analyze(path, on_error=on_error)
+    analysis = read_analysis(stored)
+    others = (
+        [read_analysis(other) for other in sorted(stored.parent.glob(RANK_ANALYSES))]
+        if stored.name == ANALYSIS_FILE
+        else []
+    )
+    windows = [window for one in (analysis, *others) for window in one.windows]
+    return msgspec.structs.replace(analysis, windows=[_drawable(window, stored.parent) for window in windows])
+
+
+def stored_analysis(path: Path) -> Path | None:
+    """The ``analysis.json`` that a path names, or that lies in the folder or log folder that it names."""
+    if path.suffix == ".json" and path.name.startswith(Path(ANALYSIS_FILE).stem):
+        return path
+    found = (folder / ANALYSIS_FILE for folder in (path, path / "perf"))
+    return next((file for file in found if file.is_file()), None)
+
+
+def _drawable(window: Window, folder: Path) -> Window:
+    trace = folder / window.trace
+    if window.timeline is not None or not trace.is_file():
+        return window
+    try:
+        return msgspec.structs.replace(analyze_trace(trace), trace=window.trace)
+    except TraceError:  # damaged since: what was measured then is still there
+        return window
 
 
 def advised(analysis: Analysis, folder: Path | None = None) -> Analysis:

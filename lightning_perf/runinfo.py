@@ -20,6 +20,7 @@ SCHEMA = 1
 
 RUN_FILE = "run.json"
 ANALYSIS_FILE = "analysis.json"
+REPORT_FILE = "report.html"
 
 AnyRecord = TypeVar("AnyRecord", bound="Record")
 

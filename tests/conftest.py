@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,3 +35,22 @@ def _lightning_classes(modules: dict[str, Any]) -> list[Any]:
         if module is not None and hasattr(module, "LightningModule"):
             found.append(module.LightningModule)
     return found
+
+
+@pytest.fixture(scope="session")
+def recorded_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log folder of a real run: slow items, two windows with memory and modules, in ``version_0/perf``."""
+    from lightning_perf import PerfCallback
+    from tests.training import Net, Plant, loader, quiet
+
+    folder = tmp_path_factory.mktemp("logs") / "version_0"
+    callback = PerfCallback(
+        dirpath=folder / "perf",
+        schedule={"skip_first": 2, "wait": 1, "warmup": 1, "active": 3, "repeat": 2},
+        profile_memory=True,
+        module_depth=2,
+        summary=False,
+    )
+    plant = Plant("getitem", 0.01)
+    quiet(folder, callbacks=[callback], logger=False, max_epochs=2).fit(Net(plant), loader(plant, 12), loader(plant, 2))
+    return folder.parent

@@ -55,7 +55,8 @@ def test_files_and_analysis_of_a_run(tmp_path: Path) -> None:
     trainer = fit(tmp_path, callback)
     folder = Path(trainer.log_dir) / "perf"
     traces = list(folder.glob("rank0.*.pt.trace.json.gz"))
-    assert sorted(path.name for path in folder.iterdir()) == sorted(["analysis.json", "run.json", traces[0].name])
+    files = ["analysis.json", traces[0].name, "report.html", "run.json"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(files)
     analysis = read_analysis(folder / "analysis.json")
     assert analysis == callback.analysis
     run = read_run(folder / "run.json")
@@ -178,7 +179,7 @@ def test_summary_is_one_screen_through_logging(tmp_path: Path, caplog: pytest.Lo
     assert "lightning-perf · Net · 8 steps, 3 of them traced · CPU" in text
     assert "it/s" in text
     assert "(% of step)" in text
-    assert "analysis.json" in text
+    assert "report.html" in text
 
 
 def test_no_metrics_and_no_summary_when_switched_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -245,3 +245,39 @@ def test_all_real_traces_in_one_call() -> None:
             busy = step.pop("device_busy_us")
             assert steps[number]["device_busy_us"] == pytest.approx(busy, abs=0.002)
             assert {key: steps[number][key] for key in step} == pytest.approx(step, abs=0.002)
+
+
+def test_report_of_traces_lies_beside_them(trace: Path) -> None:
+    for path, expected in (
+        (trace.parent, trace.parent / "report.html"),
+        (trace, trace.with_name("rank0.report.html")),
+    ):
+        done = run("report", path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.strip() == str(expected)
+        assert expected.read_bytes().startswith(b"<!doctype html>")
+
+
+def test_report_of_a_run_is_made_from_what_it_stored(recorded_run: Path, tmp_path: Path) -> None:
+    stored = recorded_run / "version_0" / "perf" / "analysis.json"
+    copied = tmp_path / "logs" / "perf" / "analysis.json"
+    copied.parent.mkdir(parents=True)
+    copied.write_bytes(stored.read_bytes())  # the traces are gone
+    for path in (tmp_path / "logs", copied.parent, copied):
+        done = run("report", path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.strip() == str(copied.with_name("report.html"))
+    done = run("report", copied, "--output", tmp_path / "elsewhere.html")
+    assert done.stdout.strip() == str(tmp_path / "elsewhere.html")
+
+
+@pytest.mark.parametrize("content", [None, "{}", "not json"])
+def test_report_of_something_else_is_one_line(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "analysis.json"
+    if content is not None:
+        path.write_text(content)
+    done = run("report", path)
+    assert done.returncode == cli.FAILED
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"lightning-perf: {path}: ")
+    assert done.stderr.count("\n") == 1

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lightning_perf import PerfCallback, TraceError, analyze
-from lightning_perf.pipeline import advised, analyze_elsewhere, analyze_trace, find_traces
+from lightning_perf.measure.analysis import read_analysis
+from lightning_perf.pipeline import advised, analyze_elsewhere, analyze_trace, find_traces, load
 from lightning_perf.runinfo import write_json
 from tests.processes import needs_proc, processes_with, wait_until
 from tests.recommend.test_history import analysis as analysis_of
@@ -145,3 +148,23 @@ def test_a_damaged_record_of_the_run_before_is_no_reason_to_fail(tmp_path: Path)
     (tmp_path / "analysis.json").write_text("{")
     assert advised(analysis_of(700, []), tmp_path).achieved is None
     assert advised(analysis_of(700, []), tmp_path / "nothing").achieved is None
+
+
+def test_load_measures_again_what_an_older_version_stored(recorded_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "perf"
+    shutil.copytree(recorded_run / "version_0" / "perf", folder)
+    stored = read_analysis(folder / "analysis.json")
+    old = [msgspec.structs.replace(window, timeline=None) for window in stored.windows]
+    write_json(folder / "analysis.json", msgspec.structs.replace(stored, windows=old))
+    next(folder.glob(old[0].trace)).unlink()
+    first, second = load(tmp_path).windows
+    assert first == old[0]
+    assert second == stored.windows[1]
+
+
+def test_load_joins_the_ranks(recorded_run: Path, tmp_path: Path) -> None:
+    stored = read_analysis(recorded_run / "version_0" / "perf" / "analysis.json")
+    write_json(tmp_path / "analysis.json", stored)
+    write_json(tmp_path / "analysis.rank1.json", stored)
+    assert len(load(tmp_path).windows) == 4
+    assert len(load(tmp_path / "analysis.rank1.json").windows) == 2

@@ -7,12 +7,15 @@ or absent, never 0.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lightning_perf.measure.finding import Achieved, Finding
 from lightning_perf.measure.timeline import MemoryCurve, Timeline
 from lightning_perf.names import Cause, Phase
 from lightning_perf.runinfo import SCHEMA, Record, RunInfo, read_record
+
+if TYPE_CHECKING:
+    from lightning_perf.report.figures import Figures
 
 
 class Spread(Record, frozen=True, kw_only=True):
@@ -447,6 +450,13 @@ class Analysis(Record, frozen=True, kw_only=True):
     windows: list[Window]
     findings: list[Finding] = []
     achieved: Achieved | None = None
+
+    @property
+    def figures(self) -> Figures:
+        """The figures of this analysis, for notebooks: ``analysis.figures.steps()`` is a plotly figure."""
+        from lightning_perf.report.figures import Figures
+
+        return Figures(self)
 
 
 def last_window(analysis: Analysis) -> Window | None:

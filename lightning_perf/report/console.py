@@ -21,9 +21,9 @@ from lightning_perf.measure.analysis import (
 )
 from lightning_perf.measure.efficiency import CPU
 from lightning_perf.measure.finding import Finding
-from lightning_perf.names import PHASES, Phase
+from lightning_perf.names import PHASES, TAB_NAME, Phase
 from lightning_perf.report import advice
-from lightning_perf.runinfo import ANALYSIS_FILE, RunInfo
+from lightning_perf.runinfo import REPORT_FILE, RunInfo
 
 log = logging.getLogger("lightning_perf")
 
@@ -58,12 +58,12 @@ def summarize_run(analysis: Analysis, folder: Path | None, *, all_findings: bool
     run, loop = analysis.run, analysis.loop
     if run is None:
         raise ValueError("summarize_run needs an analysis with a run; use summarize_trace for a trace alone")
-    lines = [_headline(run), ""]
+    lines = [f"lightning-perf · {headline(run)}", ""]
     if loop is None:
         lines.append("  No step was completed, so there is nothing to report.")
     else:
         window = last_window(analysis)
-        said = advice.verdict(analysis.findings) or [f"Nothing stands out. {_largest(loop)}"]
+        said = advice.verdict(analysis.findings) or [f"Nothing stands out. {largest_phase(loop)}"]
         lines += [*(f"  {line}" for line in said), ""]
         rest = "--all-findings" if folder is None else f"lightning-perf analyze {_from_here(folder)} --all-findings"
         lines += _block(advice.changes(analysis.findings, everything=all_findings, rest=rest))
@@ -75,9 +75,10 @@ def summarize_run(analysis: Analysis, folder: Path | None, *, all_findings: bool
             lines.append(f"  (under torch.profiler: {units.duration(loop.traced_step_time_us)} a step)")
     lines += ["", *(f"  note         {note}" for note in run.notes)]
     if folder is not None:
-        lines.append(f"  analysis     {_from_here(folder / ANALYSIS_FILE)}")
+        lines.append(f"  report       {_from_here(folder / REPORT_FILE)}")
         if run.windows:
-            lines.append(f"  TensorBoard  tensorboard --logdir {_from_here(_log_root(folder))}")
+            root = _from_here(_log_root(folder))
+            lines.append(f"  TensorBoard  tensorboard --logdir {root}     (tab {TAB_NAME})")
     return "\n".join(lines).rstrip()
 
 
@@ -119,14 +120,13 @@ def emit(text: str) -> None:
         log.removeHandler(handler)
 
 
-def _headline(run: RunInfo) -> str:
+def headline(run: RunInfo) -> str:
+    """A run in one line: the model, its steps, how many were recorded, on what."""
     steps = 0 if run.loop is None else run.loop.plain.steps + run.loop.traced.steps
     traced = sum(window.last_step - window.first_step + 1 for window in run.windows)
     devices = ", ".join(dict.fromkeys(device.name for device in run.devices)) or f"CPU ({run.cpu_count} cores)"
     stage = "" if run.stage == "fit" else f" · {run.stage}"
-    return (
-        f"lightning-perf · {run.model}{stage} · {_plural(steps, 'step')}, {traced or 'none'} of them traced · {devices}"
-    )
+    return f"{run.model}{stage} · {_plural(steps, 'step')}, {traced or 'none'} of them traced · {devices}"
 
 
 def _log_root(folder: Path) -> Path:
@@ -147,7 +147,8 @@ def _block(lines: Sequence[str]) -> list[str]:
     return [*(f"  {line}" for line in lines), ""] if lines else []
 
 
-def _largest(loop: Loop) -> str:
+def largest_phase(loop: Loop) -> str:
+    """The phase that takes most of a step, as a sentence."""
     phase = max(PHASES, key=lambda phase: loop.phases_us[phase])
     share = loop.phases_us[phase] / loop.step_time_us.mean
     return (

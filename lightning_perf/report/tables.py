@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -30,7 +30,7 @@ Kind = Literal["text", "index", "count", "number", "time", "ratio", "bytes", "fl
 _UNITS_IN_KEYS: Final = ("_us", "_ratio")
 _TIME_UNITS: Final = ((1e8, 1e6, "s"), (1e4, 1e3, "ms"), (0.0, 1.0, "µs"))
 """From which largest value on (microseconds) a column is shown in which unit."""
-_SIZE_UNITS: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+_SIZE_UNITS: Final = ((float(1 << 30), "GiB"), (float(1 << 20), "MiB"), (float(1 << 10), "KiB"), (1.0, "B"))
 _FLOPS_UNITS: Final = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
 
 _COMPUTING: Final = "computing_us"
@@ -282,62 +282,48 @@ def _sort(rows: list[Row], column: Column) -> None:
 
 def _cells(column: Column, values: Sequence[Value]) -> list[str]:
     """Header and cells of a column."""
-    unit, text = _FORMATS[column.kind]([_number(value) for value in values])
-    header = f"{column.name} {unit}".rstrip()
-    return [header, *(units.UNKNOWN if value is None else text(value) for value in values)]
+    scale = scale_of(column.kind, values)
+    header = f"{column.name} {scale.unit}".rstrip()
+    if column.kind == "text":
+        return [header, *(units.UNKNOWN if value is None else shortened(str(value)) for value in values)]
+    return [header, *(units.UNKNOWN if value is None else scale.text(_number(value)) for value in values)]
 
 
-def _as_text(_numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
-    return "", lambda value: shortened(str(value))
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How the numbers of a column are written: divided by ``factor``, with as many ``decimals``, in one ``unit``."""
+
+    unit: str = ""
+    factor: float = 1.0
+    decimals: int = 0
+    grouped: bool = True
+
+    def text(self, value: float) -> str:
+        """A number of the column, without the unit."""
+        shown = value / self.factor
+        return f"{shown:,.{self.decimals}f}" if self.grouped else f"{shown:.{self.decimals}f}"
 
 
-def _as_index(_numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
-    return "", lambda value: f"{_number(value):.0f}"
-
-
-def _as_count(_numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
-    return "", lambda value: f"{_number(value):,.0f}"
-
-
-def _as_number(_numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
-    return "", lambda value: f"{_number(value):,.2f}"
-
-
-def _as_ratio(_numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
-    return "%", lambda value: f"{100 * _number(value):.1f}"
-
-
-def _as_time(numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
-    factor, unit = next((factor, unit) for least, factor, unit in _TIME_UNITS if max(numbers) >= least)
-    return unit, lambda value: f"{_number(value) / factor:,.3f}"
-
-
-def _as_bytes(numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
-    factor, unit = next(((factor, unit) for factor, unit in _SIZE_UNITS if max(numbers) >= factor), _SIZE_UNITS[-1])
-    return unit, lambda value: f"{_number(value) / factor:,.{0 if factor == 1 else 3}f}"
-
-
-def _as_flops(numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
-    factor, unit = next(((factor, unit) for factor, unit in _FLOPS_UNITS if max(numbers) >= factor), _FLOPS_UNITS[-1])
-    return unit, lambda value: f"{_number(value) / factor:,.{0 if factor == 1 else 3}f}"
-
-
-def _as_flops_per_s(numbers: Sequence[float]) -> tuple[str, Callable[[Value], str]]:
-    unit, text = _as_flops(numbers)
-    return f"{unit}/s", text
-
-
-_FORMATS: Final[dict[Kind, Callable[[Sequence[float]], tuple[str, Callable[[Value], str]]]]] = {
-    "text": _as_text,
-    "index": _as_index,
-    "count": _as_count,
-    "number": _as_number,
-    "time": _as_time,
-    "ratio": _as_ratio,
-    "bytes": _as_bytes,
-    "flops": _as_flops,
-    "flops_per_s": _as_flops_per_s,
+_SCALES: Final[dict[Kind, Scale]] = {
+    "text": Scale(),
+    "index": Scale(grouped=False),
+    "count": Scale(),
+    "number": Scale(decimals=2),
+    "ratio": Scale("%", 0.01, 1),
 }
+
+
+def scale_of(kind: Kind, values: Sequence[Value]) -> Scale:
+    """The scale of a column of some kind that holds these values: its largest one chooses the unit."""
+    if kind in _SCALES:
+        return _SCALES[kind]
+    largest = max(map(_number, values), default=0.0)
+    if kind == "time":
+        factor, unit = next((factor, unit) for least, factor, unit in _TIME_UNITS if largest >= least)
+        return Scale(unit, factor, 3)
+    sizes = _SIZE_UNITS if kind == "bytes" else _FLOPS_UNITS
+    factor, unit = next(((factor, unit) for factor, unit in sizes if largest >= factor), sizes[-1])
+    return Scale(f"{unit}/s" if kind == "flops_per_s" else unit, factor, 0 if factor == 1 else 3)
 
 
 def shortened(name: str) -> str:

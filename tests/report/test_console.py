@@ -94,8 +94,8 @@ def test_summary_of_a_run_on_a_device() -> None:
         "  data 33 | forward 21 | backward 36 | other 10   (% of step)",
         "  (under torch.profiler: 213.1 ms a step)",
         "",
-        "  analysis     logs/perf/analysis.json",
-        "  TensorBoard  tensorboard --logdir logs",
+        "  report       logs/perf/report.html",
+        "  TensorBoard  tensorboard --logdir logs     (tab Perf)",
     ]
 
 
@@ -237,4 +237,4 @@ def test_keys(stage: str, separator: str, key: str) -> None:
 )
 def test_the_tensorboard_hint_shows_runs_side_by_side(folder: str, shown: str) -> None:
     text = console.summarize_run(Analysis(run=RUN, loop=LOOP, windows=[WINDOW]), Path(folder))
-    assert f"tensorboard --logdir {shown}\n" in text + "\n"
+    assert f"tensorboard --logdir {shown}     (tab Perf)" in text.splitlines()[-1]
