@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _MOST: Final = 15
+_TWO_BARS: Final = 48
+"""Pixels of a row with two bars."""
+
 _ON_CPU: Final = Paint(BLUE)
 """Without a device the host's time is the computing."""
 
@@ -48,7 +51,7 @@ def operators_figure(window: Window) -> go.Figure:
         "is the limit."
         if device
         else "Time in the operator itself, without those inside it.",
-        height=120 + ROW_HEIGHT * len(rows),
+        height=120 + (_TWO_BARS if device else ROW_HEIGHT) * len(rows),
     )
     depth = BAR_DEPTH / 2 if device else BAR_DEPTH
     wholes = [sum(row.self_us for row in window.operators), sum(row.self_device_us or 0.0 for row in window.operators)]
@@ -71,10 +74,15 @@ def operators_figure(window: Window) -> go.Figure:
                 for row, one in zip(rows, spent, strict=True)
             ],
         )
-    lengths = scale.of([max(pair) for pair in zip(host_us, device_us, strict=True)])
+        middle = BAR_TOP + (place + 0.5) * depth
+        amounts(drawing, scale.of(spent), list(map(units.duration, spent)), middle=middle)
     drawing.update_layout(barmode="overlay")
-    name_rows(drawing, [tick_name(_operator_name(row)) for row in rows], max(lengths))
-    amounts(drawing, lengths, list(map(units.duration, device_us if device else host_us)))
+    name_rows(
+        drawing,
+        [tick_name(_operator_name(row)) for row in rows],
+        max(scale.of([*host_us, *device_us])),
+        hovers=[wrapped(_operator_name(row)) for row in rows],
+    )
     drawing.update_xaxes(title_text=f"own time in the trace ({scale.unit})")
     return drawing
 
@@ -100,12 +108,13 @@ def kernels_figure(window: Window) -> go.Figure:
         offset=BAR_TOP,
         orientation="h",
         name="device",
+        showlegend=False,
         marker=fill(WORK_PAINT["compute"]),
         hoverinfo="text",
         hovertext=[_kernel_text(row, whole) for row in rows],
     )
     lengths = scale.of(spent)
-    name_rows(drawing, [tick_name(row.name) for row in rows], max(lengths))
+    name_rows(drawing, [tick_name(row.name) for row in rows], max(lengths), hovers=[wrapped(row.name) for row in rows])
     amounts(drawing, lengths, [f"{units.duration(one)}{share(one, whole)}" for one in spent])
     drawing.update_xaxes(title_text=f"time in the trace ({scale.unit})", range=[0, 1.4 * max(lengths)])
     return drawing

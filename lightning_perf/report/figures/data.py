@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _KEEPS_UP: Final = 0.02
 """Share of a step below which a wait is none: there is nothing to predict from."""
 
-_WIDEST: Final = 1_500
+_MOST_BARS: Final = 1_500
+_EACH_NUMBERED: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,8 @@ def _workers_figure(pipeline: _Pipeline) -> go.Figure:
     scale = time_scale([*longest, pipeline.step_us])
     drawing = figure(
         "Step time against the number of workers",
-        f"The point was measured; the line is a prediction, within the band. Below the dashed line "
-        f"({units.duration(pipeline.rest_us)}) the loader no longer matters.",
+        f"The point was measured; the line is a prediction, within the band. Where it reaches the dashed line "
+        f"({units.duration(pipeline.rest_us)}) nothing waits for data; where it is flat above, all cores are busy.",
         height=340,
     )
     drawing.add_scatter(
@@ -161,6 +162,10 @@ def _waiting_figure(analysis: Analysis) -> go.Figure:
     if not numbers:
         raise NothingToShow("No complete step was recorded, so there is no wait for data. Record with PerfCallback().")
     whole, waited = sum(steps_us), sum(waits_us)
+    if not waited:
+        raise NothingToShow(
+            "No step shows a wait for data. A loader that is not torch's DataLoader is seen by PerfCallback() alone."
+        )
     scale = time_scale(waits_us)
     drawing = figure(
         f"Wait for data in each step, {units.percent(waited / whole if whole else 0.0)} of the time",
@@ -181,7 +186,8 @@ def _waiting_figure(analysis: Analysis) -> go.Figure:
             for number, wait, step in zip(numbers, waits_us, steps_us, strict=True)
         ],
     )
-    drawing.update_xaxes(title_text="step", tickformat=",d", showgrid=False)
+    few = numbers[-1] - numbers[0] < _EACH_NUMBERED
+    drawing.update_xaxes(title_text="step", tickformat=",d", showgrid=False, dtick=1 if few else None)
     drawing.update_yaxes(title_text=f"waits for data ({scale.unit})", rangemode="tozero", fixedrange=True)
     drawing.update_layout(dragmode="zoom")
     return drawing
@@ -193,7 +199,7 @@ def _waits(analysis: Analysis) -> tuple[list[int], list[float], list[float]]:
     if record is not None and any(record.series.complete):
         series = record.series
         rows = [row for row, complete in enumerate(series.complete) if complete]
-        every = -(-len(rows) // _WIDEST)
+        every = -(-len(rows) // _MOST_BARS)
         picked = [
             max(rows[place : place + every], key=lambda row: series.phases_ns["data"][row])
             for place in range(0, len(rows), every)

@@ -12,6 +12,7 @@ from lightning_perf.report.colors import CAUSE_PAINT, IDLE_PAINT, PINK, WORK_PAI
 from lightning_perf.report.figures.style import (
     BAR_DEPTH,
     BAR_TOP,
+    LEGEND_ROW,
     ROW_HEIGHT,
     amounts,
     exact_size,
@@ -19,6 +20,7 @@ from lightning_perf.report.figures.style import (
     figure,
     fill,
     hatched,
+    ink,
     name_rows,
     plain,
     share,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 NO_DEVICE: Final = (
     "The trace has no device operations. Record with ProfilerActivity.CUDA on a machine whose driver allows profiling."
 )
+_IDLE: Final = "idle: "
+_WORTH_TEXT: Final = 0.04
 _MOST: Final = 15
 _OVERLAPPED: Final = Paint(tint(PINK, 0.4))
 
@@ -51,7 +55,7 @@ def device_figure(window: Window) -> go.Figure:
     drawing = figure(
         "What the device did" if len(parts) == 1 else f"What {len(parts)} devices did",
         "Solid: it worked. Hatched or white: it waited, and the colour says for what.",
-        height=170 + ROW_HEIGHT * len(parts) + (40 if len(shown) > 6 else 0),
+        height=130 + ROW_HEIGHT * len(parts) + LEGEND_ROW * -(-len(shown) // 2),
     )
     wholes = [sum(part.values()) for part in parts]
     for name in shown:
@@ -62,9 +66,18 @@ def device_figure(window: Window) -> go.Figure:
             width=BAR_DEPTH,
             offset=BAR_TOP,
             orientation="h",
-            name=name,
+            name=name.removeprefix(_IDLE),
+            showlegend=max(part / whole if whole else 0.0 for part, whole in zip(spent, wholes, strict=True)) >= 0.002,
             marker=fill(_ORDER[name]),
             customdata=spent,
+            text=[
+                f"{name}<br>{units.percent(part / whole)}" if whole and part > _WORTH_TEXT * whole else ""
+                for part, whole in zip(spent, wholes, strict=True)
+            ],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            insidetextfont={"color": ink(_ORDER[name])},
             hoverinfo="text",
             hovertext=[
                 f"<b>{name}</b><br>{exact_time(part)} of {exact_time(whole)}{share(part, whole)}"
@@ -73,7 +86,8 @@ def device_figure(window: Window) -> go.Figure:
             ],
         )
     name_rows(drawing, list(map(_row_name, window.devices)), 100.0)
-    drawing.update_xaxes(title_text="share of the time (%)", range=[0, 100], ticksuffix=" %")
+    drawing.update_xaxes(title_text="share of the time (%)", range=[0, 100], dtick=25, ticksuffix=" %")
+    drawing.update_layout(uniformtext={"mode": "hide", "minsize": 10})
     return drawing
 
 
@@ -107,7 +121,9 @@ def communication_figure(window: Window) -> go.Figure:
             ],
         )
     lengths = scale.of([row.exposed_us + row.overlapped_us for row in rows])
-    name_rows(drawing, [tick_name(_title(row)) for row in rows], max(lengths))
+    name_rows(
+        drawing, [tick_name(_title(row)) for row in rows], max(lengths), hovers=[wrapped(row.name) for row in rows]
+    )
     amounts(drawing, lengths, [units.duration(row.total_us) for row in rows])
     drawing.update_xaxes(title_text=f"time in the trace ({scale.unit})")
     return drawing
@@ -117,7 +133,7 @@ _ORDER: Final[dict[str, Paint]] = {
     "compute": WORK_PAINT["compute"],
     "communication": WORK_PAINT["communication"],
     "copies": WORK_PAINT["copy"],
-    **{f"idle: {spoken(cause)}": hatched(CAUSE_PAINT[cause]) for cause in CAUSES},
+    **{f"{_IDLE}{spoken(cause)}": hatched(CAUSE_PAINT[cause]) for cause in CAUSES},
     "idle": IDLE_PAINT,
 }
 """Parts of a device's time in the order in which they are drawn."""
@@ -135,7 +151,7 @@ def _parts(device: Device) -> dict[str, float]:
     if measured is None:
         return _positive({**work, "idle": device.idle_us})
     within = measured.busy_us / device.busy_us if device.busy_us else 0.0
-    causes = {f"idle: {spoken(cause)}": measured.idle_causes_us.get(cause, 0.0) for cause in CAUSES}
+    causes = {f"{_IDLE}{spoken(cause)}": measured.idle_causes_us.get(cause, 0.0) for cause in CAUSES}
     return _positive(
         {
             **{name: within * spent for name, spent in work.items()},

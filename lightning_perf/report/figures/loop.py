@@ -13,7 +13,7 @@ from lightning_perf import units
 from lightning_perf.errors import NothingToShow
 from lightning_perf.measure.analysis import Analysis
 from lightning_perf.names import PHASES, Phase
-from lightning_perf.report.colors import BLUE, FAINT, ORANGE, OUTLINE, PHASE_PAINT, Paint
+from lightning_perf.report.colors import FAINT, ORANGE, OUTLINE, PHASE_PAINT, Paint
 from lightning_perf.report.figures.style import (
     BAR_DEPTH,
     BAR_TOP,
@@ -137,7 +137,7 @@ def hooks_figure(analysis: Analysis) -> go.Figure:
                 ],
             )
     lengths = scale.of(spent)
-    name_rows(drawing, list(map(tick_name, names)), max(lengths))
+    name_rows(drawing, list(map(tick_name, names)), max(lengths), hovers=list(map(wrapped, names)))
     amounts(drawing, lengths, [f"{units.duration(one)}{share(one, step_us)}" for one in spent])
     drawing.update_xaxes(title_text=f"time per step ({scale.unit})", range=[0, 1.4 * max(lengths)])
     return drawing
@@ -220,7 +220,7 @@ def _data_wait(drawing: go.Figure, run: _Run, scale: Scale) -> None:
 
 def _step_times(drawing: go.Figure, run: _Run, scale: Scale, top_us: float) -> None:
     beyond = run.duration_us > top_us
-    for rows, symbol, name, color in ((~beyond, "circle", "step", BLUE), (beyond, "triangle-up", "slower", OUTLINE)):
+    for rows, symbol, name in ((~beyond, "circle", "step"), (beyond, "triangle-up", "slower")):
         picked = run.take(np.flatnonzero(rows))
         if picked.number.size == 0:
             continue
@@ -228,7 +228,7 @@ def _step_times(drawing: go.Figure, run: _Run, scale: Scale, top_us: float) -> N
             x=picked.number.tolist(),
             y=scale.of(np.minimum(picked.duration_us, top_us).tolist()),
             mode="markers",
-            marker={"size": 9 if symbol != "circle" else 5, "color": color, "symbol": symbol, "opacity": 0.85},
+            marker={"size": 9 if symbol != "circle" else 5, "color": OUTLINE, "symbol": symbol},
             name=name,
             customdata=picked.number.tolist(),
             hoverinfo="text",

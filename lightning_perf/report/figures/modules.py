@@ -28,6 +28,7 @@ class _Area:
     forward_us: float
     backward_us: float
     calls: int
+    name: str
 
     @property
     def own_us(self) -> float:
@@ -35,7 +36,7 @@ class _Area:
 
 
 def modules_figure(window: Window) -> go.Figure:
-    """Areas are a module's own time and that of the modules inside it; names with dots are nested."""
+    """Areas hold a module's own time and the modules inside it: those named by a path, else those of one class."""
     labelled = [row for row in window.modules if row.source == "label"]
     rows = [row for row in labelled or window.modules if row.name != OTHERS]
     if not rows:
@@ -73,15 +74,18 @@ def modules_figure(window: Window) -> go.Figure:
         root={"color": "rgba(0,0,0,0)"},
         maxdepth=4,
     )
-    drawing.update_layout(margin={"b": 12})
+    drawing.update_layout(margin={"b": 12}, uniformtext={"mode": "hide", "minsize": 9})
     return drawing
 
 
 def _areas(rows: list[Module], *, device: bool) -> list[_Area]:
-    """One area per module, and one without time for each part of a path that is no module itself."""
+    """One area per module, and one without time for each part of a path that is no module itself.
+
+    Names that frames tell (``Conv2d_3``) have no path: these modules lie in their class.
+    """
     found: dict[tuple[str, ...], _Area] = {}
     for row in rows:
-        path = tuple(row.name.split(".", _DEEPEST))
+        path = _path(row)
         forward, backward = (
             (row.self_device_us, row.self_backward_device_us) if device else (row.self_us, row.self_backward_us)
         )
@@ -91,10 +95,18 @@ def _areas(rows: list[Module], *, device: bool) -> list[_Area]:
             (forward or 0.0) + (before.forward_us if before else 0.0),
             (backward or 0.0) + (before.backward_us if before else 0.0),
             row.calls + (before.calls if before else 0),
+            row.name,
         )
         for length in range(1, len(path)):
-            found.setdefault(path[:length], _Area(path[:length], 0.0, 0.0, 0))
+            found.setdefault(path[:length], _Area(path[:length], 0.0, 0.0, 0, ".".join(path[:length])))
     return [found[path] for path in sorted(found)]
+
+
+def _path(row: Module) -> tuple[str, ...]:
+    if row.source == "label":
+        return tuple(row.name.split(".", _DEEPEST))
+    kind, _, number = row.name.rpartition("_")
+    return (kind, row.name) if kind and number.isdigit() else (row.name,)
 
 
 def _totals(areas: list[_Area]) -> dict[tuple[str, ...], float]:
@@ -107,7 +119,7 @@ def _totals(areas: list[_Area]) -> dict[tuple[str, ...], float]:
 
 def _text(area: _Area, total_us: float, whole_us: float) -> str:
     lines = [
-        f"<b>{wrapped('.'.join(area.path))}</b>",
+        f"<b>{wrapped(area.name)}</b>",
         f"{exact_time(total_us)}{share(total_us, whole_us)} with the modules inside",
     ]
     if area.calls:

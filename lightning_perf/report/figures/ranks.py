@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from lightning_perf.errors import NothingToShow
 from lightning_perf.measure.analysis import Analysis, Step
-from lightning_perf.report.colors import ORANGE, VERMILION
-from lightning_perf.report.figures.style import exact_time, figure, share, spoken, time_scale
+from lightning_perf.report.colors import ORANGE, VERMILION, WHITE
+from lightning_perf.report.figures.style import INK, exact_time, figure, share, spoken, time_scale
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -86,7 +86,7 @@ def _mark_slowest(drawing: go.Figure, cells: list[list[Step | None]]) -> None:
         x=x,
         y=y,
         mode="markers",
-        marker={"symbol": "circle-open", "size": 9, "color": "#FFFFFF", "line": {"width": 2, "color": "#FFFFFF"}},
+        marker={"size": 9, "color": WHITE, "line": {"width": 2, "color": INK}},
         name="slowest",
         hoverinfo="skip",
         showlegend=False,

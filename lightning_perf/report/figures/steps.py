@@ -20,6 +20,7 @@ from lightning_perf.report.figures.style import (
     exact_time,
     figure,
     fill,
+    ink,
     name_rows,
     plain,
     share,
@@ -57,6 +58,8 @@ def phases_figure(analysis: Analysis) -> go.Figure:
     mean = _mean_step(analysis)
     if mean is None:
         raise NothingToShow("No complete step was recorded. Record a few: PerfCallback() does it during a fit.")
+    if not mean.labelled and not mean.phases_us["data"]:
+        raise NothingToShow("The trace names no phases of a step. PerfCallback() does.")
     drawing = figure(
         f"Where a step of {units.duration(mean.total_us)} goes",
         f"The mean of {units.count(mean.steps)} steps, left to right; the widest part is what to look at first.",
@@ -152,6 +155,7 @@ def _step_bars(
         name=name,
         marker=marker,
         customdata=[step.number for step in steps],
+        showlegend=any(part >= _IN_LEGEND * step.duration_us for part, step in zip(spent_us, steps, strict=True)),
         hoverinfo="text",
         hovertext=[
             f"<b>step {step.number}</b>{'' if step.complete else ', not complete'}<br>{name}: {exact_time(spent)}"
@@ -185,6 +189,7 @@ def _stack_phases(
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
+            insidetextfont={"color": ink(PHASE_PAINT[phase])},
             hoverinfo="text",
             hovertext=[
                 f"<b>{name}</b><br>{exact_time(part)} of {exact_time(mean.total_us)}{share(part, mean.total_us)}"

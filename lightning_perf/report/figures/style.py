@@ -15,7 +15,6 @@ import plotly.graph_objects as go
 
 from lightning_perf import units
 from lightning_perf.report.colors import FAINT, OUTLINE, WHITE, Paint
-from lightning_perf.report.tables import shortened
 
 LONGEST_NAME: Final = 300
 """Characters of a name that are shown on hover."""
@@ -33,7 +32,18 @@ BAR_TOP: Final = -0.04
 BAR_DEPTH: Final = 0.44
 """Where a bar lies in its row, in rows: below the name."""
 
-_NAME_SHIFT: Final = 11
+WIDEST_NAME: Final = 54
+"""Characters of a name above a bar: what fits a narrow window."""
+
+LEGEND_ROW: Final = 19
+"""Pixels of a row of the legend."""
+
+INK: Final = "#1A1A1A"
+"""Text on a light colour, on whatever page."""
+
+_LIGHT: Final = 118
+"""Brightness (ITU-R BT.601, of 255) from which on dark text is easier to read."""
+
 _ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;"})
 _TIME_FACTORS: Final = {"µs": 1.0, "ms": 1e3, "s": 1e6}
 _SIZE_FACTORS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -93,8 +103,12 @@ def wrapped(name: str, limit: int = LONGEST_NAME) -> str:
 
 
 def tick_name(name: str) -> str:
-    """A name from a trace for an axis: cut in the middle, as in the tables."""
-    return shortened(name).translate(_ESCAPES)
+    """A name from a trace for an axis: cut in the middle, where kernels of one template differ least."""
+    text = _one_line(name, len(name))
+    tail = WIDEST_NAME // 2
+    return (text if len(text) <= WIDEST_NAME else f"{text[: WIDEST_NAME - tail - 1]}…{text[-tail:]}").translate(
+        _ESCAPES
+    )
 
 
 def _one_line(name: str, limit: int) -> str:
@@ -117,6 +131,12 @@ def fill(paint: Paint) -> dict[str, object]:
     return marker
 
 
+def ink(paint: Paint) -> str:
+    """The colour of text on a paint: near-black or white, whichever is further from it in brightness."""
+    red, green, blue = (int(paint.color[place : place + 2], 16) for place in (1, 3, 5))
+    return INK if 0.299 * red + 0.587 * green + 0.114 * blue > _LIGHT else WHITE
+
+
 def hatched(paint: Paint) -> Paint:
     """The same colour for waiting: hatched, where working is solid."""
     return paint if paint.pattern or paint.color == WHITE else Paint(paint.color, "/")
@@ -136,7 +156,7 @@ def template() -> go.layout.Template:
             "font": {"family": "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif", "size": 12},
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
-            "margin": {"l": 12, "r": 16, "t": TITLE_HEIGHT, "b": 44},
+            "margin": {"l": 12, "r": 24, "t": TITLE_HEIGHT, "b": 44},
             "title": {
                 "x": 0,
                 "xref": "container",
@@ -150,6 +170,7 @@ def template() -> go.layout.Template:
             "legend": {
                 "orientation": "h",
                 "traceorder": "normal",
+                "xref": "container",
                 "x": 0,
                 "xanchor": "left",
                 "yref": "container",
@@ -188,21 +209,37 @@ def figure(title: str, aid: str, *, height: int) -> go.Figure:
     )
 
 
-def name_rows(drawing: go.Figure, names: Sequence[str], longest: float) -> None:
+def name_rows(drawing: go.Figure, names: Sequence[str], longest: float, *, hovers: Sequence[str] = ()) -> None:
     """Name the rows 0, 1, ... from the top, each above its bar, and leave room for an amount behind the longest.
+
+    Labels of ticks cannot do that: inside the axes they keep a colour of their own, and hide those of the other axis.
 
     Args:
         drawing: its bars lie from :data:`BAR_TOP` on, :data:`BAR_DEPTH` deep.
         names: escaped already; two rows may have the same.
         longest: length of the longest bar, in the figure's unit.
+        hovers: the full names, escaped already, shown on hover.
     """
+    labels: list[dict[str, object]] = [
+        {
+            "xref": "x domain",
+            "x": 0,
+            "xanchor": "left",
+            "y": row + BAR_TOP,
+            "yanchor": "bottom",
+            "text": name,
+            "align": "left",
+            "showarrow": False,
+            "font": {"size": 11},
+            "borderpad": 0,
+        }
+        for row, name in enumerate(names)
+    ]
+    for label, hover in zip(labels, hovers, strict=False):
+        label["hovertext"] = hover
+    drawing.update_layout(annotations=labels)
     drawing.update_yaxes(
-        tickmode="array",
-        tickvals=list(range(len(names))),
-        ticktext=list(names),
-        ticklabelposition="inside",
-        ticklabelshift=_NAME_SHIFT,
-        tickfont={"size": 11},
+        showticklabels=False,
         range=[len(names) - 0.4, -0.6],
         showgrid=False,
         zeroline=False,
@@ -212,13 +249,21 @@ def name_rows(drawing: go.Figure, names: Sequence[str], longest: float) -> None:
     drawing.update_xaxes(range=[0, 1.22 * longest or 1], fixedrange=True)
 
 
-def amounts(drawing: go.Figure, lengths: Sequence[float], texts: Sequence[str]) -> None:
-    """Write an amount behind each row's bar. The lengths are in the figure's unit."""
-    middle = BAR_TOP + BAR_DEPTH / 2
+def amounts(
+    drawing: go.Figure, lengths: Sequence[float], texts: Sequence[str], *, middle: float = BAR_TOP + BAR_DEPTH / 2
+) -> None:
+    """Write an amount behind each row's bar.
+
+    Args:
+        drawing: the figure.
+        lengths: of the bars, in the figure's unit.
+        texts: one for each.
+        middle: of a bar, in rows from the row's own middle.
+    """
     drawing.add_scatter(
         x=list(lengths),
         y=[row + middle for row in range(len(lengths))],
-        text=list(texts),
+        text=[f"&nbsp;{text}" for text in texts],
         mode="text",
         textposition="middle right",
         textfont={"size": 11},

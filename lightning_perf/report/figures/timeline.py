@@ -11,11 +11,12 @@ from lightning_perf.errors import NothingToShow
 from lightning_perf.measure.analysis import Step, Window
 from lightning_perf.measure.timeline import HostLane, IdleLane, Lane, Timeline, WorkKind
 from lightning_perf.names import CAUSES, Cause
-from lightning_perf.report.colors import CAUSE_PAINT, OUTLINE, WHITE, WORK_PAINT, Paint
+from lightning_perf.report.colors import CAUSE_PAINT, WHITE, WORK_PAINT, Paint
 from lightning_perf.report.figures.style import (
     ROW_HEIGHT,
     exact_time,
     figure,
+    fill,
     name_rows,
     share,
     spoken,
@@ -32,6 +33,9 @@ _MOST_STEP_NAMES: Final = 24
 _MS: Final = 1000.0
 _BLOCK_TOP: Final = -0.04
 _BLOCK_DEPTH: Final = 0.5
+_PALE: Final = "#E3E3E3"
+"""For white: of blocks thinner than a pixel only the outline would be seen."""
+
 _NAME_CHARACTERS: Final = 120
 """Of an operation's name on hover: thousands of blocks each carry one."""
 
@@ -128,7 +132,9 @@ def _add_waits(
 def _draw(drawing: go.Figure, blocks: _Blocks, name: str, paint: Paint) -> None:
     if not blocks.row:
         return
-    outline = {"width": 0.5, "color": OUTLINE} if paint.color == WHITE else {"width": 0}
+    marker = fill(paint)
+    if paint.color == WHITE:
+        marker |= {"color": _PALE, "line": {"width": 0}}
     drawing.add_bar(
         base=[start / _MS for start in blocks.start_us],
         x=[duration / _MS for duration in blocks.duration_us],
@@ -137,7 +143,7 @@ def _draw(drawing: go.Figure, blocks: _Blocks, name: str, paint: Paint) -> None:
         offset=_BLOCK_TOP,
         orientation="h",
         name=name,
-        marker={"color": paint.color, "line": outline},
+        marker=marker,
         hoverinfo="text",
         hovertext=blocks.text,
     )
