@@ -218,7 +218,8 @@ class App {
     parts.set("view", view);
     if (step !== null) parts.set("step", step);
     const hash = `#${parts}`;
-    if (hash !== window.location.hash) window.history.replaceState(null, "", hash);
+    const { pathname, search } = window.location; // a hash alone would be one of the document's base address
+    if (hash !== window.location.hash) window.history.replaceState(null, "", `${pathname}${search}${hash}`);
   }
 
   followHash() {
@@ -445,7 +446,7 @@ class App {
     if (answer === null) return;
     place.replaceChildren();
     if (answer.state === "failed") {
-      place.append(el("p", { class: "lp-note" }, answer.message));
+      place.append(this.block({ type: "note", title: "This cannot be shown", text: answer.message }, built));
       return;
     }
     this.fill(built, place, answer.page);
