@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -38,10 +37,15 @@ if TYPE_CHECKING:
 
 NO_LOOP: Final = "No run was recorded, only traces. Add PerfCallback() to the Trainer: its clock sees every step."
 
-MOST_POINTS: Final = 2_000
-"""Steps that are drawn; more would be on the same pixels."""
+_EACH_DRAWN: Final = 400
+"""Steps up to which each is drawn; those of a longer run are drawn together in :data:`_STRETCHES`."""
 
+_STRETCHES: Final = 250
 _MOST_MARKS: Final = 200
+_MOST_EPOCHS: Final = 25
+"""Epochs up to which each start is a line through the figure; more are ticks at its bottom."""
+
+_BAND: Final = "rgba(128, 128, 128, 0.28)"
 _MOST_SPANS: Final = 15
 _OUTLIER: Final = 3.0
 """Medians from which on the first step is one that is spoken of."""
@@ -71,7 +75,7 @@ class _Run:
 
 
 def loop_figure(analysis: Analysis) -> go.Figure:
-    """Step time as dots over the wait for data as an area, thinned so that the extremes remain."""
+    """Step time over the wait for data: dots in a short run; bands with the longest steps as dots in a long one."""
     record = analysis.run.loop if analysis.run is not None else None
     if analysis.run is None or record is None:
         raise NothingToShow(NO_LOOP)
@@ -82,18 +86,23 @@ def loop_figure(analysis: Analysis) -> go.Figure:
     scale = time_scale([top_us])
     drawing = figure(
         f"Step time over the run, median {units.duration(float(np.median(run.duration_us)))}",
-        "Dots: how long each step took; orange: how much of it waited for data. Triangles at the edge are slower than "
-        "the axis shows. Drag to zoom.",
+        "Grey: how long steps took; orange: how much of it waited for data. Triangles at the edge are slower than the "
+        "axis shows. Drag to zoom.",
         height=360,
     )
-    drawn = run.take(_thinned(run))
+    long = run.number.size > _EACH_DRAWN
+    stretches = np.array_split(np.arange(run.number.size), _STRETCHES if long else run.number.size)
+    drawn = run.take(_singles(run, stretches))
     top = top_us / scale.factor
     _windows(drawing, analysis.run, top)
     starts = run.number[1:][np.diff(run.epoch) > 0].tolist()
     if starts:
-        vertical_lines(drawing, [number - 0.5 for number in starts], top, "epoch starts", "dot")
-    _data_wait(drawing, drawn, scale)
-    _step_times(drawing, drawn, scale, top_us)
+        height = top if len(starts) <= _MOST_EPOCHS else 0.04 * top
+        vertical_lines(drawing, [number - 0.5 for number in starts], height, "epoch starts", "dot")
+    if long:
+        _band(drawing, run, stretches, scale)
+    _data_wait(drawing, run, stretches, scale)
+    _step_times(drawing, drawn, scale, top_us, name="longest steps" if long else "step")
     for phase, symbol in _MARKED:
         _mark(drawing, drawn, phase, symbol, scale, top_us)
     _first_step(drawing, run, scale, top_us)
@@ -159,28 +168,52 @@ def _complete_steps(series: StepSeries) -> _Run:
 def _top_us(durations_us: Floats) -> float:
     """Where the axis ends: a few outliers must not flatten all others."""
     most = float(durations_us.max())
-    usual = max(1.25 * float(np.percentile(durations_us, 97)), 1.6 * float(np.median(durations_us)))
+    usual = max(1.4 * float(np.percentile(durations_us, 97)), 1.6 * float(np.median(durations_us)))
     return most if most <= 1.3 * usual else usual
 
 
-def _thinned(run: _Run) -> Integers:
-    """Rows to draw: all of a short run, else of each stretch its shortest, longest and hungriest step, and a usual one.
+def _singles(run: _Run, stretches: list[Integers]) -> Integers:
+    """Steps that have a dot of their own: all of a short run, else the longest of each stretch, and the first.
 
     Steps with a validation or a checkpoint stay as far as there are few.
     """
     size = run.number.size
-    if size <= MOST_POINTS:
+    if size <= _EACH_DRAWN:
         return np.arange(size)
+    longest = [rows[run.duration_us[rows].argmax()] for rows in stretches]
     marked = [np.flatnonzero(run.phases_us[phase] > 0) for phase, _ in _MARKED]
-    stretches = np.array_split(np.arange(size), (MOST_POINTS - 2 * _MOST_MARKS) // 4)
-    choose: tuple[Callable[[Integers], int], ...] = (
-        lambda rows: int(run.duration_us[rows].argmin()),
-        lambda rows: int(run.duration_us[rows].argmax()),
-        lambda rows: int(run.phases_us["data"][rows].argmax()),
-        lambda rows: rows.size // 2,
+    return np.unique(np.concatenate([[0], longest, *(rows for rows in marked if rows.size <= _MOST_MARKS)]))
+
+
+def _band(drawing: go.Figure, run: _Run, stretches: list[Integers], scale: Scale) -> None:
+    """What nine of ten steps of each stretch of a long run take, and the median."""
+    middle = [float(run.number[rows].mean()) for rows in stretches]
+    low, median, high = (
+        scale.of([float(np.percentile(run.duration_us[rows], level)) for rows in stretches]) for level in (5, 50, 95)
     )
-    kept = [rows[pick(rows)] for rows in stretches for pick in choose]
-    return np.unique(np.concatenate([kept, [0, size - 1], *(rows for rows in marked if rows.size <= _MOST_MARKS)]))
+    drawing.add_scatter(
+        x=middle + middle[::-1],
+        y=high + low[::-1],
+        mode="lines",
+        fill="toself",
+        fillcolor=_BAND,
+        line={"width": 0},
+        name="9 of 10 steps",
+        hoverinfo="skip",
+    )
+    drawing.add_scatter(
+        x=middle,
+        y=median,
+        mode="lines",
+        line={"width": 1.5, "color": OUTLINE},
+        name="median",
+        hoverinfo="text",
+        hovertext=[
+            f"<b>steps {run.number[rows[0]]:,} to {run.number[rows[-1]]:,}</b>"
+            f"<br>median {exact_time(one * scale.factor)}"
+            for rows, one in zip(stretches, median, strict=True)
+        ],
+    )
 
 
 def _windows(drawing: go.Figure, run: RunInfo, top: float) -> None:
@@ -205,12 +238,13 @@ def _windows(drawing: go.Figure, run: RunInfo, top: float) -> None:
         )
 
 
-def _data_wait(drawing: go.Figure, run: _Run, scale: Scale) -> None:
+def _data_wait(drawing: go.Figure, run: _Run, stretches: list[Integers], scale: Scale) -> None:
+    """The mean wait of each stretch."""
     drawing.add_scatter(
-        x=run.number.tolist(),
-        y=scale.of(run.phases_us["data"].tolist()),
+        x=[float(run.number[rows].mean()) for rows in stretches],
+        y=scale.of([float(run.phases_us["data"][rows].mean()) for rows in stretches]),
         mode="lines",
-        line={"width": 1, "color": ORANGE, "shape": "hvh" if run.number.size <= 300 else "linear"},
+        line={"width": 1, "color": ORANGE, "shape": "hvh" if run.number.size <= _EACH_DRAWN else "linear"},
         fill="tozeroy",
         fillcolor="rgba(230, 159, 0, 0.45)",
         name="waits for data",
@@ -218,9 +252,9 @@ def _data_wait(drawing: go.Figure, run: _Run, scale: Scale) -> None:
     )
 
 
-def _step_times(drawing: go.Figure, run: _Run, scale: Scale, top_us: float) -> None:
+def _step_times(drawing: go.Figure, run: _Run, scale: Scale, top_us: float, *, name: str) -> None:
     beyond = run.duration_us > top_us
-    for rows, symbol, name in ((~beyond, "circle", "step"), (beyond, "triangle-up", "slower")):
+    for rows, symbol, label in ((~beyond, "circle", name), (beyond, "triangle-up", "slower")):
         picked = run.take(np.flatnonzero(rows))
         if picked.number.size == 0:
             continue
@@ -229,7 +263,7 @@ def _step_times(drawing: go.Figure, run: _Run, scale: Scale, top_us: float) -> N
             y=scale.of(np.minimum(picked.duration_us, top_us).tolist()),
             mode="markers",
             marker={"size": 9 if symbol != "circle" else 5, "color": OUTLINE, "symbol": symbol},
-            name=name,
+            name=label,
             customdata=picked.number.tolist(),
             hoverinfo="text",
             hovertext=_texts(picked),
@@ -278,8 +312,8 @@ def _first_step(drawing: go.Figure, run: _Run, scale: Scale, top_us: float) -> N
         y=min(first_us, top_us) / scale.factor,
         text=f"first step {units.duration(first_us)}",
         xanchor="left",
-        ax=14,
-        ay=0,
+        ax=16,
+        ay=18,
         showarrow=True,
         arrowwidth=1,
         arrowcolor=OUTLINE,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MS: Final = 1000.0
 _HOST: Final = "cpu"
 _LINES: Final = (BLUE, GREEN, PINK, ORANGE)
-_NAME_CHARACTERS: Final = 36
+_NAME_CHARACTERS: Final = 32
 """Of a name in the annotation at the peak: it must fit a narrow window."""
 
 _MOST_DEVICES: Final = 4
@@ -58,7 +58,7 @@ def memory_figure(window: Window) -> go.Figure:
             _mark_peak(drawing, curve, peak, scale)
     drawing.update_xaxes(title_text="time since the trace began (ms)", showgrid=False)
     lowest = min([0.0, *sizes]) / scale.factor
-    drawing.update_yaxes(title_text=f"memory ({scale.unit})", range=[1.05 * lowest, 1.25 * top], fixedrange=True)
+    drawing.update_yaxes(title_text=f"memory ({scale.unit})", range=[1.05 * lowest, 1.3 * top], fixedrange=True)
     drawing.update_layout(dragmode="zoom")
     return drawing
 
@@ -92,22 +92,17 @@ def _draw(drawing: go.Figure, curve: MemoryCurve, scale: Scale, color: str) -> N
 
 def _mark_peak(drawing: go.Figure, curve: MemoryCurve, peak: MemoryPeak, scale: Scale) -> None:
     most = peak.allocated_bytes if peak.allocated_bytes is not None else max(curve.allocated_bytes)
-    middle = (curve.time_us[0] + curve.time_us[-1]) / 2
-    holders = [
-        f"step {peak.step}" if peak.step is not None else None,
-        peak.phase,
-        plain(peak.module, _NAME_CHARACTERS) if peak.module is not None else None,
-        plain(peak.operator, _NAME_CHARACTERS) if peak.operator is not None else None,
-    ]
+    side = _side((peak.time_us - curve.time_us[0]) / (curve.time_us[-1] - curve.time_us[0] or 1.0))
+    holders = [f"step {peak.step}" if peak.step is not None else None, peak.phase]
+    named = [plain(name, _NAME_CHARACTERS) for name in (peak.module, peak.operator) if name is not None]
     known = [holder for holder in holders if holder is not None]
-    lines = [f"peak {units.size(most)}", ", ".join(known[:2]), ", ".join(known[2:])]
     drawing.add_annotation(
         x=peak.time_us / _MS,
         y=most / scale.factor,
-        text="<br>".join(line for line in lines if line),
+        text="<br>".join([f"peak {units.size(most)}", *([", ".join(known)] if known else []), *named]),
         hovertext="<br>".join(wrapped(name) for name in (peak.module, peak.operator) if name is not None) or None,
-        align="left" if peak.time_us <= middle else "right",
-        xanchor="left" if peak.time_us <= middle else "right",
+        align=side,
+        xanchor=side,
         yanchor="bottom",
         ax=0,
         ay=-12,
@@ -117,3 +112,8 @@ def _mark_peak(drawing: go.Figure, curve: MemoryCurve, peak: MemoryPeak, scale: 
         arrowcolor=OUTLINE,
         font={"size": 11},
     )
+
+
+def _side(place: float) -> str:
+    """Where a text is anchored that must stay inside the figure; ``place`` is between 0 and 1."""
+    return "left" if place < 1 / 3 else "right" if place > 2 / 3 else "center"

@@ -1,8 +1,8 @@
 """What all figures share: their look, units, and how a name from a trace becomes harmless text.
 
-plotly reads a kind of HTML in every text (``<b>``, ``<a href>``, ``<br>``, entities), and formulas between dollars
-where a page has MathJax. Every name that comes from a trace or from a user's code passes :func:`plain` or
-:func:`wrapped` first.
+plotly reads a kind of HTML in every text (``<b>``, ``<a href>``, ``<br>``, entities), fills in ``%{x}`` in some, and
+makes formulas of what is between dollars where a page has MathJax. Every name that comes from a trace or from a user's
+code passes :func:`plain`, :func:`wrapped` or :func:`tick_name` first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ INK: Final = "#1A1A1A"
 _LIGHT: Final = 118
 """Brightness (ITU-R BT.601, of 255) from which on dark text is easier to read."""
 
-_ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;"})
+_ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;"})
 _TIME_FACTORS: Final = {"µs": 1.0, "ms": 1e3, "s": 1e6}
 _SIZE_FACTORS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
