@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -28,7 +29,7 @@ from lightning_perf.measure.analysis import (
 from lightning_perf.measure.loop import measure_loop
 from lightning_perf.measure.timeline import HostLane, IdleLane, Lane, MemoryCurve, Timeline
 from lightning_perf.names import PHASES
-from lightning_perf.pipeline import analyze
+from lightning_perf.pipeline import advised, analyze
 from lightning_perf.report.colors import CAUSE_PAINT, PHASE_PAINT
 from lightning_perf.report.figures import Figures, before_after
 from lightning_perf.report.figures.style import exact_size, exact_time, plain, tick_name, wrapped
@@ -575,6 +576,30 @@ def test_workers_curve_of_a_loader_without_workers():
     assert predicted.x[0] == 1
     assert all(after <= before for before, after in zip(predicted.y, predicted.y[1:], strict=False))
     assert max(predicted.y) <= measured.y[0]
+
+
+@pytest.mark.parametrize("data_ms", [20, 40, 300])
+def test_workers_curve_is_what_the_advice_promises(data_ms):
+    analysis = advised(run(data_ms=data_ms))
+    (advice,) = [one for one in analysis.findings if one.rule == "data.sync_loader"]
+    workers = int(re.search(r"num_workers=(\d+)", advice.action)[1])
+    figure = Figures(analysis).data()
+    promised = (advice.step_us - advice.saving_us_per_step) / MS
+    assert named(figure, "predicted").y[workers - 1] == pytest.approx(promised)
+    band = named(figure, "range").y
+    longest, shortest = band[workers - 1], band[-workers]
+    low, high = advice.saving_range_us
+    assert shortest == pytest.approx((advice.step_us - high) / MS)
+    assert longest == pytest.approx((advice.step_us - low) / MS)
+
+
+def test_workers_curve_is_within_the_advice_for_more_workers():
+    analysis = advised(run(workers=2))
+    (advice,) = [one for one in analysis.findings if one.rule == "data.too_few_workers"]
+    workers = int(re.search(r"num_workers=(\d+)", advice.action)[1])
+    low, high = advice.saving_range_us
+    predicted_us = MS * named(Figures(analysis).data(), "predicted").y[workers - 1]
+    assert advice.step_us - high - 1 <= predicted_us <= advice.step_us - low + 1
 
 
 def test_workers_curve_passes_through_what_was_measured():

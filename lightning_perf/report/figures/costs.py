@@ -15,6 +15,7 @@ from lightning_perf.report.figures.style import (
     BAR_TOP,
     ROW_HEIGHT,
     amounts,
+    calls,
     exact_time,
     figure,
     fill,
@@ -70,12 +71,12 @@ def operators_figure(window: Window) -> go.Figure:
             hoverinfo="text",
             hovertext=[
                 f"<b>{wrapped(row.name)}</b>{_shapes(row)}<br>{name}: {exact_time(one)}{share(one, whole)}"
-                f"<br>{units.count(row.calls)} calls"
+                f"<br>{calls(row.calls)}"
                 for row, one in zip(rows, spent, strict=True)
             ],
         )
         middle = BAR_TOP + (place + 0.5) * depth
-        amounts(drawing, scale.of(spent), list(map(units.duration, spent)), middle=middle)
+        amounts(drawing, scale.of(spent), [units.duration(one) if one else "" for one in spent], middle=middle)
     drawing.update_layout(barmode="overlay")
     name_rows(
         drawing,
@@ -123,7 +124,7 @@ def kernels_figure(window: Window) -> go.Figure:
 def _kernel_text(row: Kernel, whole_us: float) -> str:
     return (
         f"<b>{wrapped(row.name)}</b><br>{exact_time(row.total_us)}{share(row.total_us, whole_us)}"
-        f"<br>{units.count(row.calls)} calls, {exact_time(row.min_us)} to {exact_time(row.max_us)}"
+        f"<br>{calls(row.calls)}, {exact_time(row.min_us)} to {exact_time(row.max_us)}"
     )
 
 

@@ -14,9 +14,9 @@ from lightning_perf.recommend.predict import (
     HAND_OVER_US,
     MOST_HAND_OVER_US,
     MOST_WORKERS,
-    WORKERS_LONGER,
     exposed,
     left_with_workers,
+    saving_with_workers,
     workers_needed,
 )
 from lightning_perf.report.colors import GREEN, ORANGE, OUTLINE, PHASE_PAINT
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _KEEPS_UP: Final = 0.02
 """Share of a step below which a wait is none: there is nothing to predict from."""
+
+_UNSURE: Final = 0.5
+"""Share of its time in which a worker computes of which nobody knows whether it computes or waits for a disk."""
 
 _MOST_BARS: Final = 1_500
 _EACH_NUMBERED: Final = 12
@@ -59,6 +62,12 @@ class _Pipeline:
         )
         return left_us if workers < self.now else min(self.step_us, left_us)
 
+    def at_most(self, workers: int, likely_us: float, ideal_us: float) -> float:
+        """The longest step that is expected: the other end of the range that the advice gives."""
+        if workers <= self.now:
+            return likely_us
+        return self.step_us - saving_with_workers(self.step_us, likely_us, "", least_us=ideal_us).low_us
+
 
 def data_figure(analysis: Analysis) -> go.Figure:
     """The curve where the run tells what a batch costs, else the wait in each step."""
@@ -86,7 +95,7 @@ def _pipeline(evidence: Evidence) -> _Pipeline | None:
     else:
         taken_us = min(evidence.quick_fetch_us, MOST_HAND_OVER_US)
         waits_us = exposed(evidence, "data_loading", max(0.0, data_us - taken_us))
-        computing = 1.0 if run.worker_cpu_ratio is None else run.worker_cpu_ratio
+        computing = _UNSURE if run.worker_cpu_ratio is None else run.worker_cpu_ratio
         rest_us, fetch_us = evidence.step_us - waits_us, now * evidence.step_us
         cpu_us = (evidence.cpu_us or 0.0) + computing * fetch_us
     if waits_us < _KEEPS_UP * evidence.step_us or rest_us <= 0:
@@ -100,7 +109,7 @@ def _workers_figure(pipeline: _Pipeline) -> go.Figure:
     workers = list(range(1, max(most, pipeline.now) + 1))
     likely = [pipeline.step_with(count, CONTENDED) for count in workers]
     ideal = [pipeline.step_with(count, 1.0) for count in workers]
-    longest = [max(best, min(pipeline.step_us, WORKERS_LONGER * one)) for one, best in zip(likely, ideal, strict=True)]
+    longest = [pipeline.at_most(*pair) for pair in zip(workers, likely, ideal, strict=True)]
     scale = time_scale([*longest, pipeline.step_us])
     drawing = figure(
         "Step time against the number of workers",

@@ -15,6 +15,7 @@ from lightning_perf.report.figures.style import (
     LEGEND_ROW,
     ROW_HEIGHT,
     amounts,
+    calls,
     exact_size,
     exact_time,
     figure,
@@ -181,7 +182,7 @@ def _title(row: Collective) -> str:
 
 
 def _details(row: Collective) -> str:
-    lines = [f"{units.count(row.calls)} calls, {exact_time(row.total_us)} together"]
+    lines = [f"{calls(row.calls)}, {exact_time(row.total_us)} together"]
     if row.bytes is not None:
         lines.append(exact_size(row.bytes))
     if row.gb_per_s is not None:

@@ -10,7 +10,7 @@ from lightning_perf.errors import NothingToShow
 from lightning_perf.measure.analysis import Module, Window
 from lightning_perf.measure.tally import OTHERS
 from lightning_perf.report.colors import BLUE, tint
-from lightning_perf.report.figures.style import exact_time, figure, plain, share, wrapped
+from lightning_perf.report.figures.style import calls, exact_time, figure, plain, share, wrapped
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -22,17 +22,17 @@ _DEEPEST: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class _Area:
-    """One area: microseconds of its own, forward and backward."""
+    """One area: microseconds of its own, forward and, where the trace tells, backward."""
 
     path: tuple[str, ...]
     forward_us: float
-    backward_us: float
+    backward_us: float | None
     calls: int
     name: str
 
     @property
     def own_us(self) -> float:
-        return self.forward_us + self.backward_us
+        return self.forward_us + (self.backward_us or 0.0)
 
 
 def modules_figure(window: Window) -> go.Figure:
@@ -89,16 +89,15 @@ def _areas(rows: list[Module], *, device: bool) -> list[_Area]:
         forward, backward = (
             (row.self_device_us, row.self_backward_device_us) if device else (row.self_us, row.self_backward_us)
         )
-        before = found.get(path)
         found[path] = _Area(
             path,
-            (forward or 0.0) + (before.forward_us if before else 0.0),
-            (backward or 0.0) + (before.backward_us if before else 0.0),
-            row.calls + (before.calls if before else 0),
+            forward or 0.0,
+            backward,
+            row.calls,
             row.name,
         )
         for length in range(1, len(path)):
-            found.setdefault(path[:length], _Area(path[:length], 0.0, 0.0, 0, ".".join(path[:length])))
+            found.setdefault(path[:length], _Area(path[:length], 0.0, None, 0, ".".join(path[:length])))
     return [found[path] for path in sorted(found)]
 
 
@@ -123,6 +122,7 @@ def _text(area: _Area, total_us: float, whole_us: float) -> str:
         f"{exact_time(total_us)}{share(total_us, whole_us)} with the modules inside",
     ]
     if area.calls:
-        lines.append(f"own: forward {exact_time(area.forward_us)}, backward {exact_time(area.backward_us)}")
-        lines.append(f"{units.count(area.calls)} calls")
+        backward = f", backward {exact_time(area.backward_us)}" if area.backward_us is not None else ""
+        lines.append(f"own: forward {exact_time(area.forward_us)}{backward}")
+        lines.append(calls(area.calls))
     return "<br>".join(lines)

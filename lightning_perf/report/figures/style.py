@@ -41,6 +41,7 @@ LEGEND_ROW: Final = 19
 INK: Final = "#1A1A1A"
 """Text on a light colour, on whatever page."""
 
+_FONTS: Final = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 _LIGHT: Final = 118
 """Brightness (ITU-R BT.601, of 255) from which on dark text is easier to read."""
 
@@ -116,6 +117,11 @@ def _one_line(name: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def calls(number: int) -> str:
+    """How often something was called: "1 call", "1,200 calls"."""
+    return "1 call" if number == 1 else f"{units.count(number)} calls"
+
+
 def spoken(word: str) -> str:
     """A phase, a cause or a kind of work as people read it."""
     return word.replace("_", " ")
@@ -153,7 +159,7 @@ def template() -> go.layout.Template:
     }
     return go.layout.Template(
         layout={
-            "font": {"family": "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif", "size": 12},
+            "font": {"family": _FONTS, "size": 12},
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "margin": {"l": 12, "r": 24, "t": TITLE_HEIGHT, "b": 44},
@@ -179,7 +185,7 @@ def template() -> go.layout.Template:
                 "font": {"size": 11},
                 "itemwidth": 30,
             },
-            "hoverlabel": {"align": "left", "namelength": -1},
+            "hoverlabel": {"align": "left", "namelength": -1, "font": {"family": _FONTS, "size": 12}},
             "hovermode": "closest",
             "xaxis": axis,
             "yaxis": axis,
