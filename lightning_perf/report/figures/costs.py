@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _MOST: Final = 15
-_TWO_BARS: Final = 48
+_TWO_BARS: Final = 54
 """Pixels of a row with two bars."""
 
 _ON_CPU: Final = Paint(BLUE)
