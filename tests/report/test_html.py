@@ -13,7 +13,8 @@ from lightning_perf.measure.analysis import Analysis, read_analysis
 from lightning_perf.pipeline import analyze
 from lightning_perf.report import html
 from lightning_perf.report.html import Report
-from tests.browser import browsing, needs_browser, walk
+from scripts.board import browsing
+from tests.browser import needs_browser, walk
 from tests.report.test_page import trace
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
@@ -88,7 +89,7 @@ def test_every_view_of_a_run(recorded_run: Path) -> None:
         assert "num_workers" in texts["data"]
         assert "getitem" not in texts["overview"]  # no name of ours leaks in
         assert "body.0" in texts["modules"]
-        seen.assert_quiet()
+        assert seen.complaints() == []
 
 
 @needs_browser
@@ -120,7 +121,7 @@ def test_controls(recorded_run: Path) -> None:
         assert "window=0" in page.url
         page.click("text=Light / dark")
         assert page.get_attribute("html", "data-theme") == "dark"
-        seen.assert_quiet()
+        assert seen.complaints() == []
 
 
 @needs_browser
@@ -136,7 +137,7 @@ def test_nothing_is_wider_than_the_window(recorded_run: Path, width: int, dark: 
         for view in walk(page):
             page.click(f"#lp-tab-{view}")
             assert page.evaluate("document.documentElement.scrollWidth") <= width, view
-        seen.assert_quiet()
+        assert seen.complaints() == []
 
 
 @needs_browser
@@ -159,7 +160,7 @@ def test_on_paper_every_view_is_there(recorded_run: Path) -> None:
         page.evaluate("window.dispatchEvent(new Event('afterprint'))")
         page.emulate_media(media="screen")
         assert panels.locator("visible=true").count() >= 1
-        seen.assert_quiet()
+        assert seen.complaints() == []
 
 
 @needs_browser
@@ -175,7 +176,7 @@ def test_names_stay_text(tmp_path: Path) -> None:
         assert "operator </script>" in texts["operators"]
         assert page.evaluate("window.harmed") is None
         assert page.locator("#app img").count() == 0
-        seen.assert_quiet()
+        assert seen.complaints() == []
 
 
 @needs_browser
@@ -187,4 +188,4 @@ def test_several_ranks_have_a_view_of_their_own(tmp_path: Path) -> None:
         seen.page.goto(path.as_uri())
         seen.page.wait_for_selector(".lp-verdict")
         assert "ddp_rank1" in walk(seen.page)["ranks"]
-        seen.assert_quiet()
+        assert seen.complaints() == []
