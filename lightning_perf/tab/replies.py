@@ -12,10 +12,14 @@ JobStage = Literal["waiting", "copying", "reading", "measuring"]
 
 
 class WindowItem(Record, frozen=True, kw_only=True):
-    """A trace window of a run. ``id`` is what other requests name it by, ``label`` is for people."""
+    """A trace window of a run. ``id`` is what other requests name it by, ``label`` is for people.
+
+    ``trace`` is whether its trace file is there.
+    """
 
     id: str
     label: str
+    trace: bool
 
 
 class RunItem(Record, frozen=True, kw_only=True):

@@ -318,5 +318,5 @@ class Service:
 
 
 def _item(run: Run) -> RunItem:
-    windows = [WindowItem(id=one.id, label=one.label) for one in run.windows]
+    windows = [WindowItem(id=one.id, label=one.label, trace=one.trace is not None) for one in run.windows]
     return RunItem(id=run.id, name=run.name, recorded=run.recorded, windows=windows)

@@ -1,7 +1,7 @@
 // The pages that a browser shows, in the report and in the TensorBoard tab: mount(root, source).
 //
 // `source` is where pages come from:
-//   runs()                     -> {logdir, scanning, problem, runs: [{id, name, windows: [{id, label}]}]}
+//   runs()                     -> {logdir, scanning, problem, runs: [{id, name, windows: [{id, label, trace}]}]}
 //   page(run, window)          -> {state: "ready", page, window} | {state: "working", ...} | {state: "failed", message}
 //   ranks(run), compare(base, baseWindow, candidate, candidateWindow): the same of one view, or null where there is none
 //   traceUrl(run, window)      -> where the trace itself can be fetched, or null
@@ -310,7 +310,8 @@ class App {
       parts.push(el("label", { class: "lp-choose" }, "step", list));
     }
     parts.push(el("span", { class: "lp-grow" }));
-    const url = run && this.page?.trace ? this.source.traceUrl(run.id, this.shown) : null;
+    const there = run?.windows.find(({ id }) => id === this.shown)?.trace !== false; // a record outlives its trace
+    const url = run && this.page?.trace && there ? this.source.traceUrl(run.id, this.shown) : null;
     if (url) {
       parts.push(el("a", { href: url, download: this.page.trace, class: "lp-choose", id: "lp-download" }, "Download trace"));
       if (this.source.live) {
