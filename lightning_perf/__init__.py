@@ -6,7 +6,9 @@ The folders are the data flow, left to right::
     decode     trace file    -> Trace (columns)
     measure    Trace         -> Analysis
     recommend  Analysis      -> findings
-    report     Analysis      -> console, logger scalars
+    comparison two of them   -> Comparison
+    report     any of these  -> console, HTML, figures, logger scalars
+    tab        a log folder  -> TensorBoard's tab
 
 ``callback.py`` drives capture from the Trainer's hooks, ``pipeline.py`` chains the stages, ``cli.py`` is the
 same for trace files from anywhere.
@@ -21,13 +23,16 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from lightning_perf.callback import PerfCallback
     from lightning_perf.capture.window import Schedule
-    from lightning_perf.errors import ConfigError, PerfError, RecordError, TraceError
+    from lightning_perf.comparison.records import Comparison
+    from lightning_perf.errors import CompareError, ConfigError, PerfError, RecordError, TraceError
     from lightning_perf.measure.analysis import Analysis
-    from lightning_perf.pipeline import analyze
+    from lightning_perf.pipeline import analyze, compare
     from lightning_perf.runinfo import RunInfo
 
 __all__ = [
     "Analysis",
+    "CompareError",
+    "Comparison",
     "ConfigError",
     "PerfCallback",
     "PerfError",
@@ -37,10 +42,13 @@ __all__ = [
     "TraceError",
     "__version__",
     "analyze",
+    "compare",
 ]
 
 _HOME = {
     "Analysis": "lightning_perf.measure.analysis",
+    "CompareError": "lightning_perf.errors",
+    "Comparison": "lightning_perf.comparison.records",
     "ConfigError": "lightning_perf.errors",
     "PerfCallback": "lightning_perf.callback",
     "PerfError": "lightning_perf.errors",
@@ -49,6 +57,7 @@ _HOME = {
     "Schedule": "lightning_perf.capture.window",
     "TraceError": "lightning_perf.errors",
     "analyze": "lightning_perf.pipeline",
+    "compare": "lightning_perf.pipeline",
 }
 
 

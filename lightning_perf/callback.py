@@ -35,8 +35,9 @@ from lightning_perf.errors import ConfigError, PerfError
 from lightning_perf.measure.analysis import Analysis, Loop, Window
 from lightning_perf.measure.loop import measure_loop
 from lightning_perf.names import STAGES, Stage
-from lightning_perf.pipeline import advised, analyze_elsewhere, analyze_trace
+from lightning_perf.pipeline import advised, analyze_elsewhere, analyze_trace, compare_with
 from lightning_perf.report import console, scalars
+from lightning_perf.report.comparison import comparison_text
 from lightning_perf.report.html import Report
 from lightning_perf.runinfo import ANALYSIS_FILE, REPORT_FILE, RUN_FILE, RunInfo, WindowRecord, rank_file, write_json
 
@@ -215,6 +216,8 @@ class PerfCallback(Callback):
             a rank's scalars are kept is up to the logger, and most keep those of rank 0.
         log_metrics: send scalars to the trainer's loggers.
         summary: show the summary at the end.
+        baseline: an earlier run's folder, or its ``analysis.json``: a fit ends with the comparison with it, and with
+            ``perf/change_*`` metrics.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -236,6 +239,7 @@ class PerfCallback(Callback):
         ranks: list[int] | None = None,
         log_metrics: bool = True,
         summary: bool = True,
+        baseline: str | Path | None = None,
     ) -> None:
         if module_depth < 0:
             raise ConfigError(f"module_depth={module_depth}; expected 0 or more. Set 0 to label no modules.")
@@ -248,6 +252,7 @@ class PerfCallback(Callback):
         self.ranks = [0] if ranks is None else list(ranks)
         self.log_metrics = log_metrics
         self.summary = summary
+        self.baseline = None if baseline is None else str(baseline)
         self.analysis: Analysis | None = None
         self._run: _Run | None = None
         for hook in _UNUSED_HOOKS:
@@ -307,6 +312,9 @@ class PerfCallback(Callback):
             _attempt(lambda: report.save(target), run.failed)
         if self.summary:
             console.emit("\n" + console.summarize_run(self.analysis, run.folder))
+        if self.baseline is not None and run.stage == "fit":
+            baseline, analysis = self.baseline, self.analysis
+            _attempt(lambda: self._compare(run, baseline, analysis), run.failed)
 
     @_guarded
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -435,6 +443,12 @@ class PerfCallback(Callback):
             return analysis
 
         return _attempt(lambda: advised(analysis, run.folder), without)
+
+    def _compare(self, run: _Run, baseline: str, analysis: Analysis) -> None:
+        compared = compare_with(baseline, analysis)
+        self._log(run, scalars.change_scalars(compared))
+        if self.summary:
+            console.emit("\n" + comparison_text(compared))
 
     def _write(self, run: _Run, name: str, record: RunInfo | Analysis, *, keep_older: bool = False) -> None:
         if run.folder is not None:

@@ -9,16 +9,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lightning_perf import __version__
-from lightning_perf.errors import PerfError
+from lightning_perf.errors import ConfigError, PerfError
 
 if TYPE_CHECKING:
     from lightning_perf.report.tables import TableName
+    from lightning_perf.runinfo import Record
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-OK, FAILED, USAGE = 0, 1, 2
-"""Exit codes: fine; some input could not be read; the command line was wrong."""
+OK, FAILED, USAGE, REGRESSED = 0, 1, 2, 3
+"""Exit codes: fine; some input could not be read; the command line was wrong; a limit was not kept."""
 
+STEP_TIME: Final = "step_time"
+_METRICS: Final = (
+    STEP_TIME,
+    "step_time_p95",
+    "samples_per_second",
+    "data_loading_ratio",
+    "gpu_busy_ratio",
+    "epoch_start",
+    "memory_peak_allocated",
+    "memory_peak_reserved",
+    "memory_peak_rss",
+)
 _TABLES: Final = ("operators", "kernels", "modules", "collectives", "copies", "gaps")
 
 
@@ -60,6 +73,13 @@ def _report(options: argparse.Namespace) -> int:
     return report_command(Path(options.path), options.output)
 
 
+def _compare(options: argparse.Namespace) -> int:
+    limits: dict[str, float] = dict(options.fail_on)
+    if options.fail_on_regression is not None:
+        limits[STEP_TIME] = options.fail_on_regression
+    return compare_command(options.base, options.candidate, limits, json=options.json, markdown=options.markdown)
+
+
 def analyze_command(paths: Sequence[str], json_target: str | None, *, all_findings: bool) -> int:
     """Analyse traces; print a summary of each, or write one Analysis as JSON to a file or (``-``) to stdout."""
     from lightning_perf.pipeline import analyze
@@ -68,19 +88,7 @@ def analyze_command(paths: Sequence[str], json_target: str | None, *, all_findin
     failures: list[PerfError] = []
     analysis = analyze(paths, on_error=_collect(failures))
     if json_target is not None:
-        import msgspec
-
-        from lightning_perf.runinfo import write_bytes
-
-        content = msgspec.json.format(msgspec.json.encode(analysis), indent=1) + b"\n"
-        if json_target == "-":
-            sys.stdout.buffer.write(content)
-            sys.stdout.buffer.flush()
-        else:
-            try:
-                write_bytes(Path(json_target), content)
-            except OSError as error:
-                raise PerfError(f"{json_target}: cannot be written ({error.strerror}); name another file") from error
+        _write_json(analysis, json_target)
     else:
         parts = [summarize_run(analysis, None, all_findings=all_findings)] if analysis.run is not None else []
         own = [] if analysis.run is not None else analysis.findings  # a run's are in its summary
@@ -131,6 +139,45 @@ def report_command(path: Path, output: str | None) -> int:
     return FAILED if failures else OK
 
 
+def compare_command(
+    base: str, candidate: str, limits: dict[str, float], *, json: str | None, markdown: str | None
+) -> int:
+    """Compare two runs or traces, say what changed, and hold the candidate against limits."""
+    from lightning_perf.comparison.guard import breaches
+    from lightning_perf.pipeline import compare
+    from lightning_perf.report.comparison import comparison_markdown, comparison_text
+
+    comparison = compare(base, candidate)
+    failed = breaches(comparison, limits)
+    if json is not None:
+        _write_json(comparison, json)
+    if markdown is not None:
+        _write(comparison_markdown(comparison, failed).encode(), markdown)
+    if "-" not in (json, markdown):
+        print(comparison_text(comparison, failed))
+    return REGRESSED if failed else OK
+
+
+def _write_json(record: Record, target: str) -> None:
+    import msgspec
+
+    _write(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n", target)
+
+
+def _write(content: bytes, target: str) -> None:
+    """Write to a file, or (``-``) to stdout."""
+    from lightning_perf.runinfo import write_bytes
+
+    if target == "-":
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return
+    try:
+        write_bytes(Path(target), content)
+    except OSError as error:
+        raise PerfError(f"{target}: cannot be written ({error.strerror}); name another file") from error
+
+
 def _report_of(path: Path) -> Path:
     """Where the report of a path goes: beside what it is made of."""
     from lightning_perf.pipeline import stored_analysis
@@ -163,6 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lightning-perf {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_analyze(commands)
+    _add_compare(commands)
     _add_report(commands)
     return parser
 
@@ -192,6 +240,51 @@ def _add_analyze(commands: Commands) -> None:
     )
     tables.add_argument("--csv", action="store_true", help="print raw values with full names")
     analyze.set_defaults(run=_analyze, complain=analyze.error)
+
+
+def _add_compare(commands: Commands) -> None:
+    compare = commands.add_parser(
+        "compare",
+        help="say whether a run is faster than another, by how much, and why",
+        description="Compare two runs or traces: is the second one faster, by how much, and where it comes from.",
+        epilog="Exit codes: 0 fine, 1 something cannot be read or compared, 2 wrong usage, 3 a limit was not kept.",
+    )
+    what = "folder of a run, analysis.json, trace, or folder of repeated runs"
+    compare.add_argument("base", metavar="BASE", help=f"what is compared with: {what}")
+    compare.add_argument("candidate", metavar="CANDIDATE", help="what is judged: the same")
+    compare.add_argument("--json", metavar="FILE", help="write the comparison as JSON to FILE, or to stdout if -")
+    compare.add_argument("--markdown", metavar="FILE", help="write it for a pull request to FILE, or to stdout if -")
+    guard = compare.add_argument_group("limits", "end with exit code 3 where the candidate is worse by more")
+    guard.add_argument(
+        "--fail-on-regression", metavar="PERCENT", type=_limit, help="limit of the typical step's time, such as 5%%"
+    )
+    guard.add_argument(
+        "--fail-on",
+        metavar="METRIC:PERCENT",
+        type=_metric_limit,
+        action="append",
+        default=[],
+        help=f"limit of another figure, such as memory_peak_allocated:10%%; one of {', '.join(_METRICS)}",
+    )
+    compare.set_defaults(run=_compare)
+
+
+def _limit(text: str) -> float:
+    from lightning_perf.comparison.guard import limit_of
+
+    try:
+        return limit_of(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _metric_limit(text: str) -> tuple[str, float]:
+    name, _, limit = text.partition(":")
+    if name not in _METRICS:
+        raise argparse.ArgumentTypeError(
+            f"no metric {name!r}; expected METRIC:PERCENT with one of {', '.join(_METRICS)}"
+        )
+    return name, _limit(limit)
 
 
 def _add_report(commands: Commands) -> None:

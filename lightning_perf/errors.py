@@ -4,6 +4,7 @@
     ├── TraceError    a trace file cannot be read, or holds nothing that could be saved
     ├── RecordError   a run.json or analysis.json is missing, damaged or of another schema
     ├── ConfigError   a setting is wrong (also a ValueError)
+    ├── CompareError  two runs or traces cannot be compared, or not in what was asked for
     └── NothingToShow a figure has no data
 
 A message says what was got, what was expected, and what to do next, in one line.
@@ -11,7 +12,7 @@ A message says what was got, what was expected, and what to do next, in one line
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "NothingToShow", "PerfError", "RecordError", "TraceError"]
+__all__ = ["CompareError", "ConfigError", "NothingToShow", "PerfError", "RecordError", "TraceError"]
 
 
 class PerfError(Exception):
@@ -28,6 +29,10 @@ class RecordError(PerfError):
 
 class ConfigError(PerfError, ValueError):
     """A setting of the callback or of the command line is wrong."""
+
+
+class CompareError(PerfError):
+    """Two runs or traces cannot be compared, or not in what was asked for."""
 
 
 class NothingToShow(PerfError):  # noqa: N818 - it says what is missing; nothing went wrong

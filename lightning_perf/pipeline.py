@@ -19,6 +19,7 @@ from lightning_perf.errors import TraceError
 from lightning_perf.runinfo import ANALYSIS_FILE, RUN_FILE, read_run
 
 if TYPE_CHECKING:
+    from lightning_perf.comparison.records import Comparison
     from lightning_perf.measure.analysis import Analysis, Window
     from lightning_perf.runinfo import RunInfo
 
@@ -113,6 +114,52 @@ def load(path: Path, *, on_error: Callable[[TraceError], None] | None = None) ->
     )
     windows = [window for one in (analysis, *others) for window in one.windows]
     return msgspec.structs.replace(analysis, windows=[_drawable(window, stored.parent) for window in windows])
+
+
+def compare(base: str | os.PathLike[str], candidate: str | os.PathLike[str]) -> Comparison:
+    """What changed from one run to another, and whether it is more than noise.
+
+    Args:
+        base: folder of a run, ``analysis.json``, a trace, or a folder whose subfolders are repeats of one run.
+        candidate: the same of the other side.
+
+    Returns:
+        The comparison: the typical step with an interval, figures of both sides, where the difference comes from.
+
+    Raises:
+        CompareError: they cannot be compared.
+        TraceError: as for :func:`analyze`.
+        RecordError: a stored analysis is damaged.
+    """
+    from lightning_perf.comparison.compare import compare as compare_analyses
+    from lightning_perf.comparison.compare import label_of
+
+    paths = Path(base), Path(candidate)
+    before, after = ([load(one) for one in repeats(path)] for path in paths)
+    return compare_analyses(before, after, (label_of(paths[0]), label_of(paths[1])))
+
+
+def compare_with(base: str | os.PathLike[str], candidate: Analysis, label: str = "this run") -> Comparison:
+    """The same with an analysis as the candidate, as it is at the end of a fit.
+
+    Raises:
+        CompareError: they cannot be compared.
+        TraceError: as for :func:`analyze`.
+        RecordError: a stored analysis is damaged.
+    """
+    from lightning_perf.comparison.compare import compare as compare_analyses
+    from lightning_perf.comparison.compare import label_of
+
+    path = Path(base)
+    return compare_analyses([load(one) for one in repeats(path)], [candidate], (label_of(path), label))
+
+
+def repeats(path: Path) -> list[Path]:
+    """The runs in the subfolders of a folder that holds none itself; else the path alone."""
+    if not path.is_dir() or stored_analysis(path) is not None or _run_of(path) is not None:
+        return [path]
+    found = [inside for inside in sorted(path.iterdir()) if inside.is_dir() and stored_analysis(inside) is not None]
+    return found or [path]
 
 
 def stored_analysis(path: Path) -> Path | None:

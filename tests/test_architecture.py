@@ -21,6 +21,7 @@ LAYERS: list[set[str]] = [
     {"decode"},
     {"measure"},
     {"recommend"},
+    {"comparison"},
     {"report"},
     {"pipeline"},
     {"cli", "callback", "tab"},
@@ -134,6 +135,8 @@ def test_the_tab_costs_the_start_of_tensorboard_next_to_nothing(module: str) -> 
 def test_public_names() -> None:
     assert sorted(lightning_perf.__all__) == [
         "Analysis",
+        "CompareError",
+        "Comparison",
         "ConfigError",
         "PerfCallback",
         "PerfError",
@@ -143,6 +146,7 @@ def test_public_names() -> None:
         "TraceError",
         "__version__",
         "analyze",
+        "compare",
     ]
     for name in lightning_perf.__all__:
         assert getattr(lightning_perf, name) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from lightning_perf.comparison.records import Comparison
 from lightning_perf.measure.analysis import Analysis, Loop, Window, busiest_device, last_window
 from lightning_perf.names import PHASES, Stage, metric
 from lightning_perf.runinfo import MemoryPeaks
@@ -20,6 +21,15 @@ def all_scalars(analysis: Analysis) -> dict[str, float | None]:
     if window is not None:
         figures.update(device_scalars(window))
     return figures
+
+
+def change_scalars(comparison: Comparison) -> dict[str, float | None]:
+    """Changes since the baseline as shares (0.05 is 5 % more), the typical step's with its interval."""
+    change = comparison.step
+    scalars: dict[str, float | None] = {f"change_{one.name}": one.change for one in comparison.metrics}
+    for name, ratio in (("step_time", change.ratio), ("step_time_low", change.low), ("step_time_high", change.high)):
+        scalars[f"change_{name}"] = None if ratio is None else ratio - 1
+    return scalars
 
 
 def loop_scalars(loop: Loop | None) -> dict[str, float | None]:

@@ -1,0 +1,1 @@
+"""Two analyses -> what changed between them, and whether it is more than noise."""
