@@ -805,3 +805,20 @@ def test_kineto_says_nothing_to_the_user(tmp_path: Path) -> None:
     assert "profiler_start" not in done.stderr
     assert "gpuGetDeviceCount" not in done.stderr
     assert "lightning-perf · Net · 8 steps" in done.stderr
+
+
+def test_a_baseline_is_compared_with_at_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = fit(tmp_path / "first", PerfCallback(schedule=SHORT, summary=False))
+    logger = CSVLogger(tmp_path / "second")
+    with caplog.at_level(logging.INFO, "lightning_perf"):
+        fit(tmp_path / "second", PerfCallback(schedule=SHORT, baseline=first.log_dir), logger=logger)
+    assert "-> this run · " in caplog.records[-1].getMessage()
+    logged = Path(logger.log_dir, "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"perf/change_step_time", "perf/change_step_time_low", "perf/change_data_loading_ratio"} <= set(logged)
+
+
+def test_a_baseline_that_is_not_there_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "lightning_perf"):
+        fit(tmp_path, PerfCallback(schedule=SHORT, summary=False, baseline=tmp_path / "nowhere"))
+    (record,) = caplog.records
+    assert "nowhere" in record.getMessage()

@@ -8,11 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from lightning_perf import cli
+from lightning_perf import Comparison, cli
 from lightning_perf.measure.analysis import read_analysis
+from lightning_perf.report.comparison import _NAMES
 from lightning_perf.report.tables import TABLES
+from lightning_perf.runinfo import write_json
+from tests.comparison.test_compare import noise
+from tests.comparison.test_compare import run as run_of
 from tests.traces import TraceBuilder
 
 ROOT = Path(__file__).parents[1]
@@ -281,3 +286,67 @@ def test_report_of_something_else_is_one_line(content: str | None, tmp_path: Pat
     assert done.stdout == ""
     assert done.stderr.startswith(f"lightning-perf: {path}: ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def two_runs(tmp_path: Path) -> tuple[Path, Path]:
+    """The folders of a run and of one whose steps take a fifth longer."""
+    for name, factor, seed in (("before", 1.0, 1), ("after", 1.2, 2)):
+        write_json(tmp_path / name / "perf" / "analysis.json", run_of(10_000 * factor * noise(100, seed)))
+    return tmp_path / "before", tmp_path / "after"
+
+
+def test_compare(two_runs: tuple[Path, Path]) -> None:
+    done = run("compare", *two_runs)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("before -> after · 97 steps and 97 steps\n\n  Slower: a typical step takes ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--fail-on-regression", "5%"], 3),
+        (["--fail-on-regression", "50%"], 0),
+        (["--fail-on", "memory_peak_rss:10%"], 0),
+        (["--fail-on", "samples_per_second:10%"], 3),
+        (["--fail-on", "step_time:50%", "--fail-on", "step_time_p95:1%"], 3),
+        (["--fail-on", "gpu_busy_ratio:10%"], 1),
+        (["--fail-on", "nonsense:10%"], 2),
+        (["--fail-on-regression", "five"], 2),
+    ],
+)
+def test_exit_codes_of_the_installed_command(two_runs: tuple[Path, Path], arguments: list[str], code: int) -> None:
+    command = [str(Path(sys.executable).with_name("lightning-perf")), "compare", *map(str, two_runs), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    if code == 1:
+        assert done.stderr.count("\n") == 1
+    if code == 3:
+        assert "fails  " in done.stdout
+
+
+def test_compare_writes_json_and_markdown(two_runs: tuple[Path, Path], tmp_path: Path) -> None:
+    done = run("compare", *two_runs, "--json", tmp_path / "c.json", "--markdown", tmp_path / "c.md")
+    assert done.returncode == 0
+    assert "Slower" in done.stdout
+    assert msgspec.json.decode((tmp_path / "c.json").read_bytes(), type=Comparison).step.verdict == "slower"
+    assert (tmp_path / "c.md").read_text().startswith("### before → after\n\n**Slower")
+    assert run("compare", *two_runs, "--json", "-").stdout.startswith("{")
+
+
+@pytest.mark.parametrize("content", [None, "{}", "not json"])
+def test_compare_with_something_else_is_one_line(
+    two_runs: tuple[Path, Path], content: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "analysis.json"
+    if content is not None:
+        path.write_text(content)
+    done = run("compare", two_runs[0], path)
+    assert done.returncode == cli.FAILED
+    assert done.stderr.startswith(f"lightning-perf: {path}: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_command_lines_metrics_are_the_comparisons() -> None:
+    assert set(cli._METRICS) == set(_NAMES)
