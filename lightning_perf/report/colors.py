@@ -95,3 +95,6 @@ WORK_PAINT: Final[dict[WorkKind, Paint]] = {
 IDLE_PAINT: Final = Paint(WHITE)
 HOST_PAINT: Final = Paint(tint(VERMILION, 0.7))
 """Time of the host that is compared with that of a device: it is what launching takes."""
+
+HOST_COMPUTES: Final = "operators"
+"""What ``launch`` is called where there is no device to launch anything on; it is painted as computing."""

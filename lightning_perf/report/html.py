@@ -17,7 +17,7 @@ from lightning_perf.errors import PerfError
 from lightning_perf.measure.analysis import Analysis, Window, last_window
 from lightning_perf.report.blocks import Page, View, plain
 from lightning_perf.report.console import summarize_run, summarize_trace
-from lightning_perf.report.page import page, ranks_page
+from lightning_perf.report.page import page, ranks_page, steps_text
 from lightning_perf.runinfo import Record, write_bytes
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def window_label(window: Window) -> str:
     if not numbers:
         return plain(Path(window.trace).name, 60)
     rank = f"rank {window.rank} · " if window.rank is not None else ""
-    return f"{rank}steps {min(numbers)} to {max(numbers)} · {plain(Path(window.trace).name, 40)}"
+    return f"{rank}{steps_text(numbers)} · {plain(Path(window.trace).name, 40)}"
 
 
 def _document(analysis: Analysis, folder: Path | None) -> _Document:

@@ -13,7 +13,7 @@ from lightning_perf.measure.finding import Finding, is_a_guess
 from lightning_perf.report import advice
 from lightning_perf.report.blocks import Block, Card, Facts, Findings, Tile, Tiles, View, figure, plain
 from lightning_perf.report.console import largest_phase
-from lightning_perf.runinfo import RunInfo
+from lightning_perf.runinfo import LoaderFacts, RunInfo
 
 if TYPE_CHECKING:
     from lightning_perf.report.figures import Figures
@@ -165,7 +165,9 @@ def _window_tiles(analysis: Analysis, window: Window) -> list[Tile]:
     tiles = []
     if analysis.loop is None:
         tiles.append(_trended("recorded step, median", window, beside, _step_us, units.duration, _NO_STEP, "steps"))
-    tiles.append(_trended("device busy", window, beside, _busy, units.percent, "no device works in this trace", "gaps"))
+    if window.devices or analysis.run is None or analysis.run.devices:
+        why_not = "no device works in this trace"
+        tiles.append(_trended("device busy", window, beside, _busy, units.percent, why_not, "gaps"))
     if busiest_device(window) is not None:
         tiles.append(_trended("gaps a step", window, beside, _gaps, _whole, _NO_STEP, "gaps"))
     for one in window.efficiency:
@@ -264,6 +266,10 @@ def setup_facts(run: RunInfo) -> list[tuple[str, str]]:
             ("callbacks", ", ".join(trainer.callbacks) or "none"),
         ]
     facts += [
+        (f"loader {place}" if len(run.loaders) > 1 else "loader", _loader_text(one))
+        for place, one in enumerate(run.loaders)
+    ]
+    facts += [
         (f"optimizer {place}" if len(run.optimizers) > 1 else "optimizer", _optimizer_text(run, place))
         for place in range(len(run.optimizers))
     ]
@@ -276,6 +282,15 @@ def setup_facts(run: RunInfo) -> list[tuple[str, str]]:
         ("threads of torch", units.count(flags.torch_threads)),
     ]
     return [(name, plain(value)) for name, value in facts]
+
+
+def _loader_text(one: LoaderFacts) -> str:
+    parts = [] if one.batch_size is None else [f"batches of {units.count(one.batch_size)}"]
+    parts += [] if one.num_workers is None else [f"num_workers={one.num_workers}"]
+    parts += [
+        name for name, on in (("persistent_workers", one.persistent_workers), ("pin_memory", one.pin_memory)) if on
+    ]
+    return f"{one.loader_class} ({', '.join(parts)})" if parts else one.loader_class
 
 
 def _optimizer_text(run: RunInfo, place: int) -> str:

@@ -12,6 +12,7 @@ from lightning_perf import units
 from lightning_perf.measure.analysis import Analysis, Window, busiest_device, last_window
 from lightning_perf.names import PHASES
 from lightning_perf.report.blocks import Block, Facts, Note, Page, StepRange, View, figure, plain, table
+from lightning_perf.report.colors import HOST_COMPUTES
 from lightning_perf.report.console import headline
 from lightning_perf.report.figures import Figures, before_after
 from lightning_perf.report.overview import overview, setup_facts
@@ -65,7 +66,7 @@ def page(analysis: Analysis, window: int = -1) -> Page:
     if shown is None:
         views += [View(id=name, title=title, blocks=[Note(title=title, text=NO_TRACE)]) for name, title in _OF_A_WINDOW]
     else:
-        views += _window_views(shown, figures, place)
+        views += _window_views(shown, figures, place, on_cpu=analysis.run is not None and not analysis.run.devices)
     return Page(
         title=plain(headline(analysis.run) if analysis.run is not None else _trace_title(shown)),
         subtitle=plain(_subtitle(analysis, shown)),
@@ -96,14 +97,18 @@ _OF_A_WINDOW: Final = (
 )
 
 
-def _window_views(window: Window, figures: Figures, place: int) -> list[View]:
+def _window_views(window: Window, figures: Figures, place: int, *, on_cpu: bool) -> list[View]:
+    """The views of a window. A run ``on_cpu`` had no device, so that there is none to be missed."""
     blocks: dict[str, list[Block]] = {
         "steps": [figure("steps", lambda: figures.steps(place), title="Steps"), _steps_table(window)],
         "gaps": [
-            figure("device", lambda: figures.device(place), title="What the device did"),
+            *([] if on_cpu else [figure("device", lambda: figures.device(place), title="What the device did")]),
             figure("gaps", lambda: figures.gaps(place), title="Device and host over time", zooms=True),
-            _listed(window, "gaps", "The largest gaps", zoom="gaps"),
-            _idle_table(window),
+            *(
+                [_listed(window, "gaps", "The largest gaps", zoom="gaps"), _idle_table(window)]
+                if window.devices
+                else []
+            ),
             _host_table(window),
         ],
         "operators": _either(
@@ -153,9 +158,15 @@ def _subtitle(analysis: Analysis, window: Window | None) -> str:
     if window is not None:
         parts += [f"rank {window.rank}"] if window.rank is not None else []
         numbers = [step.number for step in window.steps]
-        parts += [f"trace of steps {min(numbers)} to {max(numbers)}"] if numbers else []
+        parts += [f"trace of {steps_text(numbers)}"] if numbers else []
         parts += [f"{units.count(window.events)} events over {units.duration(window.duration_us)}"]
     return " · ".join(parts)
+
+
+def steps_text(numbers: Sequence[int]) -> str:
+    """Which steps a trace holds: "steps 4 to 9"."""
+    first, last = min(numbers), max(numbers)
+    return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 def _notes(analysis: Analysis, window: Window | None) -> list[str]:
@@ -306,7 +317,7 @@ def _host_table(window: Window) -> Block:
     total_us = sum(share.time_us for share in window.host)
     rows: list[Row] = [
         {
-            "cause": share.cause,
+            "cause": HOST_COMPUTES if share.cause == "launch" and not window.devices else share.cause,
             "activity": share.activity,
             "time_us": share.time_us,
             "share_ratio": share.time_us / total_us if total_us else None,

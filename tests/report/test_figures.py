@@ -30,7 +30,7 @@ from lightning_perf.measure.loop import measure_loop
 from lightning_perf.measure.timeline import HostLane, IdleLane, Lane, MemoryCurve, Timeline
 from lightning_perf.names import PHASES
 from lightning_perf.pipeline import advised, analyze
-from lightning_perf.report.colors import CAUSE_PAINT, PHASE_PAINT
+from lightning_perf.report.colors import CAUSE_PAINT, PHASE_PAINT, WORK_PAINT
 from lightning_perf.report.figures import Figures, before_after
 from lightning_perf.report.figures.style import exact_size, exact_time, plain, tick_name, wrapped
 from lightning_perf.runinfo import EpochStart, LoaderFacts, LoopRecord, MemoryPeaks, SpanTotal, StepSeries, StepTotals
@@ -441,6 +441,17 @@ def test_the_timeline_has_each_block_once():
     assert list(figure.layout.xaxis.range) == [0, 200]
 
 
+def test_without_a_device_the_host_computes():
+    whole = timeline()
+    host = msgspec.structs.replace(whole.host, cause=["launch" for _ in whole.host.cause])
+    alone = msgspec.structs.replace(whole, lanes=[], idle=[], host=host)
+    figure = Figures(traces(window(timeline=alone, devices=[]))).gaps()
+    drawn = named(figure, "operators")
+    assert drawn.marker.color == WORK_PAINT["compute"].color
+    assert all(text.startswith("<b>host: operators</b>") for text in drawn.hovertext)
+    assert figure.layout.title.text == "The host over time"
+
+
 def test_the_busiest_streams_stay():
     whole = timeline()
     lanes = [
@@ -475,6 +486,14 @@ def test_kernels_whose_short_names_are_equal_keep_rows_of_their_own():
     assert bars(figure)["device"] == [10.0 + number for number in range(19, 4, -1)]
     assert list(figure.data[0].y) == list(range(15))
     assert len({note.text for note in figure.layout.annotations}) == 1
+
+
+def test_kernels_that_communicate_have_their_colour():
+    rows = [kernel("gemm", 2.0), kernel("ncclDevKernel_AllReduce_Sum_f32", 1.0)]
+    figure = Figures(traces(window(kernels=rows))).kernels()
+    assert list(figure.data[0].marker.color) == [WORK_PAINT["compute"].color, WORK_PAINT["communication"].color]
+    assert "Pink" in figure.layout.meta["aid"]
+    assert "Pink" not in Figures(traces(window())).kernels().layout.meta["aid"]
 
 
 def test_modules_lie_inside_each_other():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from lightning_perf import units
 from lightning_perf.errors import NothingToShow
 from lightning_perf.measure.analysis import Kernel, Operator, Window
+from lightning_perf.measure.collectives import is_collective
 from lightning_perf.measure.tally import OTHERS
 from lightning_perf.report.colors import BLUE, HOST_PAINT, WORK_PAINT, Paint
 from lightning_perf.report.figures.device import NO_DEVICE
@@ -99,7 +100,8 @@ def kernels_figure(window: Window) -> go.Figure:
     drawing = figure(
         "Kernels that took the device most time",
         f"The {len(rows)} at the top of {units.count(len(window.kernels))}; a few long bars are worth a look, many "
-        "short ones are launch cost.",
+        "short ones are launch cost."
+        + (" Pink: communication." if any(is_collective(row.name) for row in rows) else ""),
         height=100 + ROW_HEIGHT * len(rows),
     )
     drawing.add_bar(
@@ -110,7 +112,7 @@ def kernels_figure(window: Window) -> go.Figure:
         orientation="h",
         name="device",
         showlegend=False,
-        marker=fill(WORK_PAINT["compute"]),
+        marker={"color": [_kernel_paint(row.name).color for row in rows], "line": {"width": 0}},
         hoverinfo="text",
         hovertext=[_kernel_text(row, whole) for row in rows],
     )
@@ -119,6 +121,10 @@ def kernels_figure(window: Window) -> go.Figure:
     amounts(drawing, lengths, [f"{units.duration(one)}{share(one, whole)}" for one in spent])
     drawing.update_xaxes(title_text=f"time in the trace ({scale.unit})", range=[0, 1.4 * max(lengths)])
     return drawing
+
+
+def _kernel_paint(name: str) -> Paint:
+    return WORK_PAINT["communication" if is_collective(name) else "compute"]
 
 
 def _kernel_text(row: Kernel, whole_us: float) -> str:

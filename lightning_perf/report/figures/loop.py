@@ -84,10 +84,12 @@ def loop_figure(analysis: Analysis) -> go.Figure:
         raise NothingToShow("The run completed no step. Let it train for longer.")
     top_us = _top_us(run.duration_us)
     scale = time_scale([top_us])
+    median_us = analysis.loop.step_time_us.p50 if analysis.loop is not None else float(np.median(run.duration_us))
     drawing = figure(
-        f"Step time over the run, median {units.duration(float(np.median(run.duration_us)))}",
-        "Grey: how long steps took; orange: how much of it waited for data. Triangles at the edge are slower than the "
-        "axis shows. Drag to zoom.",
+        f"Step time over the run, median {units.duration(median_us)}",
+        "Grey: how long steps took; orange: how much of it waited for data."
+        + (" Triangles at the edge are slower than the axis shows." if float(run.duration_us.max()) > top_us else "")
+        + " Drag to zoom.",
         height=360,
     )
     long = run.number.size > _EACH_DRAWN

@@ -62,7 +62,7 @@ def phases_figure(analysis: Analysis) -> go.Figure:
         raise NothingToShow("The trace names no phases of a step. PerfCallback() does.")
     drawing = figure(
         f"Where a step of {units.duration(mean.total_us)} goes",
-        f"The mean of {units.count(mean.steps)} steps, left to right; the widest part is what to look at first.",
+        f"{_how_many(mean.steps)}, left to right; the widest part is what to look at first.",
         height=230,
     )
     scale = time_scale([mean.total_us])
@@ -101,8 +101,9 @@ def steps_figure(window: Window) -> go.Figure:
     device = busiest_device(window)
     drawing = figure(
         f"Time of {units.count(len(window.steps))} recorded {'step' if len(window.steps) == 1 else 'steps'}",
-        "One bar per step: tall orange is the loader. Below: how long the device worked in the same step; "
-        "white: it did not. Hatched steps are not complete.",
+        "One bar per step: tall orange is the loader."
+        + (" Below: how long the device worked in the same step; white: it did not." if device is not None else "")
+        + ("" if all(step.complete for step in window.steps) else " Hatched steps are not complete."),
         height=340 if device is None else 430,
     )
     labelled = any(step.phases_us for step in window.steps)
@@ -211,6 +212,10 @@ def _mean_step(analysis: Analysis) -> _MeanStep | None:
             means = {phase: fmean(part.get(phase, 0.0) for part in parts) for phase in PHASES}
             return _MeanStep(means, len(steps), labelled=any(step.phases_us for step in steps))
     return None
+
+
+def _how_many(steps: int) -> str:
+    return "One step" if steps == 1 else f"The mean of {units.count(steps)} steps"
 
 
 def _parts(step: Step) -> dict[Phase, float]:

@@ -11,7 +11,7 @@ from lightning_perf.errors import NothingToShow
 from lightning_perf.measure.analysis import Step, Window
 from lightning_perf.measure.timeline import HostLane, IdleLane, Lane, Timeline, WorkKind
 from lightning_perf.names import CAUSES, Cause
-from lightning_perf.report.colors import CAUSE_PAINT, WHITE, WORK_PAINT, Paint
+from lightning_perf.report.colors import CAUSE_PAINT, HOST_COMPUTES, WHITE, WORK_PAINT, Paint
 from lightning_perf.report.figures.style import (
     ROW_HEIGHT,
     exact_time,
@@ -28,8 +28,16 @@ from lightning_perf.report.figures.style import (
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+_WITH_DEVICES: Final = (
+    "Above: what each stream ran. Below it: when the device waited, coloured by the cause. At the bottom: what the "
+    "host did then."
+)
+_HOST_ALONE: Final = "What the thread that runs the loop did; no device works in this trace."
 _MOST_STREAMS: Final = 16
 _MOST_STEP_NAMES: Final = 24
+_FEW_STEPS: Final = 6
+"""Steps up to which there is room for the word before each number."""
+
 _MS: Final = 1000.0
 _BLOCK_TOP: Final = -0.04
 _BLOCK_DEPTH: Final = 0.5
@@ -69,19 +77,23 @@ def gaps_figure(window: Window) -> go.Figure:
     for device in dict.fromkeys([*(lane.device for lane in lanes), *(lane.device for lane in timeline.idle)]):
         _device_rows(device, lanes, timeline, names, rows, work, waits)
     if timeline.host is not None:
-        _add_waits(waits, len(rows), timeline.host, names, "host")
+        _add_waits(waits, len(rows), timeline.host, names, "host", computes=not rows)
         rows.append("host: the thread that runs the loop")
+    devices = bool(timeline.lanes or timeline.idle)
     drawing = figure(
-        "Devices, their gaps and the host over time",
-        "Above: what each stream ran. Below it: when the device waited, coloured by the cause. At the bottom: what the "
-        "host did then. Drag to zoom, double-click to see all."
+        "Devices, their gaps and the host over time" if devices else "The host over time",
+        (_WITH_DEVICES if devices else _HOST_ALONE)
+        + " Drag to zoom, double-click to see all."
         + (f" {left_out} quieter streams are not shown." if left_out else ""),
         height=190 + ROW_HEIGHT * len(rows),
     )
     for kind in get_args(WorkKind):
         _draw(drawing, work[kind], spoken(kind), WORK_PAINT[kind])
     for cause in CAUSES:
-        _draw(drawing, waits[cause], spoken(cause), CAUSE_PAINT[cause])
+        if cause == "launch" and not devices:
+            _draw(drawing, waits[cause], HOST_COMPUTES, WORK_PAINT["compute"])
+        else:
+            _draw(drawing, waits[cause], spoken(cause), CAUSE_PAINT[cause])
     name_rows(drawing, rows, 1.0)
     drawing.update_yaxes(range=[len(rows) - 0.4, -1.0])
     _steps(drawing, window.steps, len(rows))
@@ -120,12 +132,19 @@ def _device_rows(
 
 
 def _add_waits(
-    waits: dict[Cause, _Blocks], row: int, lane: IdleLane | HostLane, names: Sequence[str], who: str
+    waits: dict[Cause, _Blocks],
+    row: int,
+    lane: IdleLane | HostLane,
+    names: Sequence[str],
+    who: str,
+    *,
+    computes: bool = False,
 ) -> None:
     for start, duration, cause, activity in zip(
         lane.start_us, lane.duration_us, lane.cause, lane.activity, strict=True
     ):
-        text = f"<b>{who}: {spoken(cause)}</b>, {exact_time(duration)}<br>during {names[activity]}"
+        what = HOST_COMPUTES if computes and cause == "launch" else spoken(cause)
+        text = f"<b>{who}: {what}</b>, {exact_time(duration)}<br>during {names[activity]}"
         waits[cause].add(row, start, duration, text)
 
 
@@ -155,10 +174,11 @@ def _steps(drawing: go.Figure, steps: Sequence[Step], rows: int) -> None:
         return
     vertical_lines(drawing, [step.start_us / _MS for step in steps], rows, None, "dot")
     every = -(-len(steps) // _MOST_STEP_NAMES)
+    word = "step " if len(steps) <= _FEW_STEPS else ""
     drawing.add_scatter(
         x=[step.start_us / _MS for step in steps[::every]],
         y=[-0.75] * len(steps[::every]),
-        text=[f" {step.number}" for step in steps[::every]],
+        text=[f" {word}{step.number}" for step in steps[::every]],
         mode="text",
         textposition="middle right",
         textfont={"size": 10},
