@@ -16,7 +16,7 @@ needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs node
 
 CHECKS = """
 import assert from "node:assert/strict";
-import { grouped, legendLines, matching, points, sorted, written } from "./app.mjs";
+import { grouped, legendLines, matching, points, rowsText, sorted, written } from "./app.mjs";
 
 const time = { key: "a_us", name: "a", numeric: true, factor: 1000, decimals: 3, grouped: true, adds_up: true };
 const name = { key: "name", name: "name", numeric: false };
@@ -47,6 +47,8 @@ const named = (...names) => names.map((one) => ({ name: one }));
 assert.equal(legendLines(named("data", "forward"), 600), 1);
 assert.equal(legendLines(named(...Array(8).fill("idle: data loading")), 600), 3);
 assert.equal(legendLines([...named("a"), { name: "hidden", showlegend: false }, {}], 70), 1);
+
+assert.deepEqual([rowsText(1, 1), rowsText(1200, 1200), rowsText(0, 12)], ["1 row", "1,200 rows", "0 of 12 rows"]);
 
 assert.equal(points([1, 3, 2], 100, 24), "0,22 50,2 100,12");
 assert.equal(points([5, 5], 100, 24), "0,22 100,22");

@@ -14,6 +14,7 @@ const POLL_MS = [120, 200, 350, 600, 1000];
 const RESCAN_MS = 5000;
 const PAPER_PX = 700;
 const LEGEND_LINE_PX = 19;
+const SEARCHED_FROM = 10; // rows of a table that has a search field: shorter ones are read
 
 // Elements
 
@@ -73,6 +74,11 @@ export function matching(rows, columns, words, step) {
     const text = texts.map((place) => row[place] ?? "").join(" ").toLowerCase();
     return wanted.every((word) => text.includes(word));
   });
+}
+
+export function rowsText(found, all) {
+  const some = found === all ? "" : `${found.toLocaleString("en-US")} of `;
+  return `${some}${all.toLocaleString("en-US")} ${all === 1 ? "row" : "rows"}`;
 }
 
 export function grouped(rows, columns, key) {
@@ -459,7 +465,8 @@ class App {
     const { runs } = this.listing;
     const options = runs.map((run) => [run.id, run.name]);
     const at = runs.findIndex((run) => run.id === this.state.run);
-    const chosen = { base: runs[at > 0 ? at - 1 : at + 1].id, candidate: this.state.run };
+    const after = Math.max(at, 1); // the first run has none before it: it is the one before the second
+    const chosen = { base: runs[after - 1].id, candidate: runs[after].id };
     const result = el("div", {});
     const ask = () => {
       built.plots = [];
@@ -606,11 +613,11 @@ class App {
       if (at >= 0) rows = sorted(rows, at, state.descending);
       holder.replaceChildren(this.rows(block, columns, rows, state, update, built));
       const filtered = this.state.step !== null && columns.some(({ key }) => key === "step") ? `, step ${this.state.step} only` : "";
-      count.textContent = `${found.toLocaleString("en-US")} of ${block.rows.length.toLocaleString("en-US")} rows${filtered}`;
+      count.textContent = `${rowsText(found, block.rows.length)}${filtered}`;
     };
     built.tables.push(update);
     const tools = el("div", { class: "lp-tools" });
-    if (block.rows.length > 5) {
+    if (block.rows.length >= SEARCHED_FROM) {
       tools.append(el("input", { type: "search", placeholder: "search names", "aria-label": `search ${block.title}`, oninput: (event) => {
         state.words = event.target.value;
         update();
