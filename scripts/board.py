@@ -101,15 +101,17 @@ class Watched:
 
 
 @contextmanager
-def browsing(*, dark: bool = False, width: int = 1280, height: int = 720) -> Iterator[Watched]:
-    """A page of a fresh browser with a profile of its own."""
+def browsing(*, dark: bool = False, width: int = 1280, height: int = 720, scale: float = 1) -> Iterator[Watched]:
+    """A page of a fresh browser with a profile of its own; ``scale`` device pixels for one of the page."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         try:
             context = browser.new_context(
-                viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+                viewport={"width": width, "height": height},
+                color_scheme="dark" if dark else "light",
+                device_scale_factor=scale,
             )
             page = context.new_page()
             watched = Watched(page)
