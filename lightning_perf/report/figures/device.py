@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 NO_DEVICE: Final = (
-    "The trace has no device operations. Record with ProfilerActivity.CUDA on a machine whose driver allows profiling."
+    "No device works in this trace. If the training uses one: record with ProfilerActivity.CUDA, on a machine whose "
+    "driver allows profiling."
 )
 _IDLE: Final = "idle: "
 _WORTH_TEXT: Final = 0.04

@@ -40,7 +40,9 @@ def modules_figure(window: Window) -> go.Figure:
     labelled = [row for row in window.modules if row.source == "label"]
     rows = [row for row in labelled or window.modules if row.name != OTHERS]
     if not rows:
-        raise NothingToShow("The trace names no modules. PerfCallback(modules=True) does, or with_stack=True in torch.")
+        raise NothingToShow(
+            "The trace names no modules. PerfCallback(module_depth=2) labels them; with_stack=True in torch does too."
+        )
     device = any(row.self_device_us or row.self_backward_device_us for row in rows)
     areas = _areas(rows, device=device)
     totals = _totals(areas)
