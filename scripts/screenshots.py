@@ -91,7 +91,7 @@ def picture_tab(logs: Path, log: Path) -> None:
         shoot(seen.page, frame, "tab-gaps", "#lp-view-gaps tbody tr:nth-child(8)", top=top, margin=0)
         choose(frame, fixed)
         show(frame, "compare")
-        shoot(seen.page, frame, "tab-compare", "#lp-view-compare .lp-block", top=top)
+        shoot(seen.page, frame, "tab-compare", "#lp-view-compare .lp-is-figure", top=top)
         no_complaint(seen, server.complaints())
 
 

@@ -181,6 +181,16 @@ def _window_tiles(analysis: Analysis, window: Window) -> list[Tile]:
                     view="operators",
                 )
             )
+        if one.device != CPU:
+            tiles += [
+                Tile(label=f"{label}, device {one.device}", value=units.percent(share), note=note, view="kernels")
+                for label, note, share in (
+                    ("SM efficiency", "multiprocessors with work, all the time", one.sm_efficiency),
+                    ("occupancy", "resident warps, while kernels ran", one.occupancy),
+                    ("tensor cores", "of kernel time, at least", one.tensor_core_ratio),
+                )
+                if share is not None
+            ]
     memory = window.memory
     for device, peak_bytes in (memory.peak_allocated_bytes if memory is not None else {}).items():
         tiles.append(Tile(label=f"memory peak, device {device}", value=units.size(peak_bytes), view="memory"))
