@@ -31,11 +31,12 @@ from lightning_perf.capture.profiler import Recording, SavedWindow
 from lightning_perf.capture.session import Session
 from lightning_perf.capture.window import Schedule, fit_to, schedule_from
 from lightning_perf.capture.workers import FIRST_LOOK, LOOK_EVERY, WorkerTimes
+from lightning_perf.comparison.compare import compare, label_of
 from lightning_perf.errors import ConfigError, PerfError
 from lightning_perf.measure.analysis import Analysis, Loop, Window
 from lightning_perf.measure.loop import measure_loop
 from lightning_perf.names import STAGES, Stage
-from lightning_perf.pipeline import advised, analyze_elsewhere, analyze_trace, compare_with
+from lightning_perf.pipeline import advised, analyze_elsewhere, analyze_trace, load
 from lightning_perf.report import console, scalars
 from lightning_perf.report.comparison import comparison_text
 from lightning_perf.report.html import Report
@@ -307,14 +308,14 @@ class PerfCallback(Callback):
         self._log(run, scalars.all_scalars(self.analysis))
         if trainer.global_rank != min(self.ranks):
             return
+        base = self._base(run) if run.stage == "fit" else None
         if run.folder is not None:
-            target, report = run.folder / REPORT_FILE, self.report
+            target, report = run.folder / REPORT_FILE, Report(self.analysis, base)
             _attempt(lambda: report.save(target), run.failed)
         if self.summary:
             console.emit("\n" + console.summarize_run(self.analysis, run.folder))
-        if self.baseline is not None and run.stage == "fit":
-            baseline, analysis = self.baseline, self.analysis
-            _attempt(lambda: self._compare(run, baseline, analysis), run.failed)
+        if base is not None:
+            _attempt(functools.partial(self._compare, run, base, self.analysis), run.failed)
 
     @_guarded
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -444,8 +445,19 @@ class PerfCallback(Callback):
 
         return _attempt(lambda: advised(analysis, run.folder), without)
 
-    def _compare(self, run: _Run, baseline: str, analysis: Analysis) -> None:
-        compared = compare_with(baseline, analysis)
+    def _base(self, run: _Run) -> Analysis | None:
+        """The run to compare with, if one was named and can be read."""
+        if self.baseline is None:
+            return None
+        path = Path(self.baseline)
+
+        def without(error: Exception) -> None:
+            run.failed(error)
+
+        return _attempt(lambda: load(path), without)
+
+    def _compare(self, run: _Run, base: Analysis, analysis: Analysis) -> None:
+        compared = compare([base], [analysis], (label_of(Path(self.baseline or "")), "this run"))
         self._log(run, scalars.change_scalars(compared))
         if self.summary:
             console.emit("\n" + comparison_text(compared))

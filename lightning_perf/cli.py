@@ -70,7 +70,7 @@ def _analyze(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    return report_command(Path(options.path), options.output)
+    return report_command(Path(options.path), options.output, options.baseline)
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -128,13 +128,14 @@ def table_command(
     return FAILED if failures else OK
 
 
-def report_command(path: Path, output: str | None) -> int:
+def report_command(path: Path, output: str | None, baseline: str | None) -> int:
     """Write the report of a run or of traces as one HTML file, and say where it is."""
     from lightning_perf.pipeline import load
     from lightning_perf.report.html import Report
 
     failures: list[PerfError] = []
-    report = Report(load(path, on_error=_collect(failures)))
+    base = load(Path(baseline)) if baseline is not None else None
+    report = Report(load(path, on_error=_collect(failures)), base)
     print(report.save(_report_of(path) if output is None else output))
     return FAILED if failures else OK
 
@@ -302,6 +303,7 @@ def _add_report(commands: Commands) -> None:
         metavar="FILE",
         help="where to write it (default: report.html in the folder, or beside the file)",
     )
+    report.add_argument("--baseline", metavar="PATH", help="an earlier run, or a trace, to compare with")
     report.set_defaults(run=_report)
 
 

@@ -139,21 +139,6 @@ def compare(base: str | os.PathLike[str], candidate: str | os.PathLike[str]) -> 
     return compare_analyses(before, after, (label_of(paths[0]), label_of(paths[1])))
 
 
-def compare_with(base: str | os.PathLike[str], candidate: Analysis, label: str = "this run") -> Comparison:
-    """The same with an analysis as the candidate, as it is at the end of a fit.
-
-    Raises:
-        CompareError: they cannot be compared.
-        TraceError: as for :func:`analyze`.
-        RecordError: a stored analysis is damaged.
-    """
-    from lightning_perf.comparison.compare import compare as compare_analyses
-    from lightning_perf.comparison.compare import label_of
-
-    path = Path(base)
-    return compare_analyses([load(one) for one in repeats(path)], [candidate], (label_of(path), label))
-
-
 def repeats(path: Path) -> list[Path]:
     """The runs in the subfolders of a folder that holds none itself; else the path alone."""
     if not path.is_dir() or stored_analysis(path) is not None or _run_of(path) is not None:

@@ -1,12 +1,15 @@
 """Whether two series of step times differ: a robust estimate, an interval that holds for what step times are.
 
 Step times depend on the steps before them (caches, queues, another job on the machine), and some are much longer than
-the others. So steps are first put into batches in the order in which they ran, long enough that batches no longer
-depend on each other, and each batch is summed up by its interquartile mean, which a quarter of slow steps cannot move.
-Batches are then compared by ranks: the estimate is that of Hodges and Lehmann (1963), the median of all ratios between
-a batch of one series and one of the other, and its interval that of the rank-sum test of Wilcoxon, Mann and Whitney,
-which assumes no distribution. Batch means are the classical way to intervals from series that depend on themselves
-(Law, Simulation Modeling and Analysis, 9.5.3).
+the others. So each series is cut into batches in the order in which its steps ran, and each batch summed up by its
+interquartile mean, which a quarter of slow steps cannot move. Batches are compared by ranks: the estimate is that of
+Hodges and Lehmann (1963), the median of all ratios between a batch of one series and one of the other, and its interval
+that of the rank-sum test of Wilcoxon, Mann and Whitney, which assumes no distribution. Batch means are the classical
+way to intervals from series that depend on themselves (Law, Simulation Modeling and Analysis, 9.5.3).
+
+Batches still depend on each other where a machine slows down for a while. Two things make the interval wider then: the
+correlation of neighbouring batches, and how much quarters of one series differ. A machine that changed from one quarter
+of a run to the next will have changed as much from one run to the other.
 """
 
 from __future__ import annotations
@@ -24,11 +27,19 @@ Floats = npt.NDArray[np.float64]
 
 CONFIDENCE: Final = 0.95
 
-FEWEST_BATCHES: Final = 10
-"""Batches that a series is cut into at least, if it is long enough. Fewer make intervals wide."""
+BATCHES: Final = 10
+"""Batches that a series is cut into, if it has as many steps twice. Fewer make intervals wide, more depend on each
+other: with 10, one pair of 20 of the same code differs (benchmarks/compare.py)."""
 
-INDEPENDENT: Final = 0.15
-"""Autocorrelation of neighbouring batches below which they count as independent."""
+LONG_ENOUGH: Final = 40
+"""Steps from which on quarters are long enough to tell a change of the machine from a slow step."""
+
+DRIFT: Final = 1.5
+"""Half of the interval is at least so many times what neighbouring quarters of a series differ (root mean square).
+
+1.3 was enough for one pair of 20 on machines that other jobs used at the same time (benchmarks/compare.py)."""
+
+MOST_CORRELATED: Final = 0.9
 
 FEWEST: Final = 4
 """Values on each side from which on the rank-sum test can reach the confidence: 2 of 70 orders, 2.9 %."""
@@ -79,10 +90,13 @@ def estimate(base: Floats, candidate: Floats) -> Estimate | None:
     shorter = min(base.size, candidate.size)
     if shorter < FEWEST:
         return None
-    batch, correlation = _batch_size(base, candidate)
+    batch = max(1, shorter // BATCHES)
     before, after = _batches(base, batch), _batches(candidate, batch)
-    # What dependence is left makes the interval wider, as it does the variance of a mean of an AR(1) series.
+    correlation = max(0.0, min(MOST_CORRELATED, (_autocorrelation(before) + _autocorrelation(after)) / 2))
+    # As the variance of a mean of an AR(1) series grows with its correlation.
     middle, low, high = shift(before, after, math.sqrt((1 + correlation) / (1 - correlation)))
+    drift = DRIFT * _drift(base, candidate) if shorter >= LONG_ENOUGH else 0.0
+    low, high = min(low, middle - drift), max(high, middle + drift)
     found = Estimate(math.exp(middle), math.exp(low), math.exp(high), batch, None)
     if found.differs:
         return found
@@ -109,17 +123,10 @@ def shift(before: Floats, after: Floats, wider: float) -> tuple[float, float, fl
     return middle, middle - wider * (middle - low), middle + wider * (high - middle)
 
 
-def _batch_size(base: Floats, candidate: Floats) -> tuple[int, float]:
-    """The smallest size of batches that no longer depend on each other, and how much those of this size still do."""
-    largest = max(1, min(base.size, candidate.size) // FEWEST_BATCHES)
-    size = 1
-    while True:
-        correlation = max(
-            0.0, (_autocorrelation(_batches(base, size)) + _autocorrelation(_batches(candidate, size))) / 2
-        )
-        if correlation < INDEPENDENT or size == largest:
-            return size, min(correlation, 0.9)
-        size = min(2 * size, largest)
+def _drift(base: Floats, candidate: Floats) -> float:
+    """Root mean square of what neighbouring quarters of a series differ, of both series, in logarithms."""
+    quarters = [_batches(values, values.size // 4) for values in (base, candidate)]
+    return math.sqrt(float(np.mean([np.diff(values) ** 2 for values in quarters])))
 
 
 def _batches(values: Floats, size: int) -> Floats:

@@ -16,6 +16,7 @@ import msgspec
 from lightning_perf.errors import PerfError
 from lightning_perf.measure.analysis import Analysis, Window, last_window
 from lightning_perf.report.blocks import Page, View, plain
+from lightning_perf.report.comparison_view import compare_page
 from lightning_perf.report.console import summarize_run, summarize_trace
 from lightning_perf.report.page import page, ranks_page, steps_text
 from lightning_perf.runinfo import Record, write_bytes
@@ -44,6 +45,7 @@ mount(document.getElementById("app"), {
   },
   ranks: data.ranks ? async () => ready(data.ranks) : null,
   compare: null,
+  compared: data.compared ? async () => ready(data.compared) : null,
   traceUrl: (run, window) => data.traces[window] ?? null,
   loadPlotly: async () => { throw new Error("plotly is not in this file"); },
 });
@@ -68,6 +70,7 @@ class _Document(Record, frozen=True, kw_only=True):
     pages: dict[str, Page]
     shown: str
     ranks: View | None
+    compared: View | None
     traces: dict[str, str]
 
 
@@ -76,6 +79,7 @@ class Report:
 
     Args:
         analysis: of a run or of traces.
+        baseline: an earlier run, which the report then compares with.
 
     Example:
         >>> report = callback.report  # doctest: +SKIP
@@ -83,8 +87,9 @@ class Report:
         >>> report.save("report.html")  # doctest: +SKIP
     """
 
-    def __init__(self, analysis: Analysis) -> None:
+    def __init__(self, analysis: Analysis, baseline: Analysis | None = None) -> None:
         self.analysis = analysis
+        self.baseline = baseline
 
     @property
     def figures(self) -> Figures:
@@ -93,7 +98,7 @@ class Report:
 
     def html(self, folder: Path | None = None) -> bytes:
         """The report as one HTML file. Traces that lie in ``folder`` are linked: the file is to lie there too."""
-        return html(self.analysis, folder)
+        return html(self.analysis, folder, self.baseline)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the report, replacing what is there; where it lies.
@@ -119,14 +124,15 @@ class Report:
         )
 
 
-def html(analysis: Analysis, folder: Path | None = None) -> bytes:
+def html(analysis: Analysis, folder: Path | None = None, baseline: Analysis | None = None) -> bytes:
     """The report as one HTML file: verdict and findings, figures, tables.
 
     Args:
         analysis: of a run or of traces.
         folder: where the file is going to lie. Traces that lie in it are linked.
+        baseline: an earlier run to compare with.
     """
-    document = _document(analysis, folder)
+    document = _document(analysis, folder, baseline)
     title = markup.escape(document.pages[document.shown].title)
     style = (VIEW / "app.css").read_text(encoding="utf-8")
     script = (VIEW / "app.js").read_text(encoding="utf-8")
@@ -172,7 +178,7 @@ def window_label(window: Window) -> str:
     return f"{rank}{steps_text(numbers)} · {plain(Path(window.trace).name, 40)}"
 
 
-def _document(analysis: Analysis, folder: Path | None) -> _Document:
+def _document(analysis: Analysis, folder: Path | None, baseline: Analysis | None) -> _Document:
     windows = analysis.windows
     own = last_window(analysis)
     shown = str(windows.index(own) if own is not None else max(0, len(windows) - 1))
@@ -183,6 +189,7 @@ def _document(analysis: Analysis, folder: Path | None) -> _Document:
         pages={str(place): page(analysis, place) for place in range(max(1, len(windows)))},
         shown=shown,
         ranks=ranks_page(analysis) if several else None,
+        compared=compare_page(baseline, analysis) if baseline is not None else None,
         traces=_links(windows, folder),
     )
 

@@ -1,4 +1,4 @@
-"""Analysis -> pages: every view of a run, of a trace, of ranks and of a comparison."""
+"""Analysis -> pages: every view of a run, of a trace and of ranks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from lightning_perf.names import PHASES
 from lightning_perf.report.blocks import Block, Facts, Note, Page, StepRange, View, figure, plain, table
 from lightning_perf.report.colors import HOST_COMPUTES
 from lightning_perf.report.console import headline
-from lightning_perf.report.figures import Figures, before_after
-from lightning_perf.report.overview import overview, setup_facts
+from lightning_perf.report.figures import Figures
+from lightning_perf.report.overview import overview
 from lightning_perf.report.tables import Kind, Row, TableName, Value, table_of
 
 NO_RUN: Final = (
@@ -424,29 +424,3 @@ def _ranks_table(windows: Sequence[Window]) -> Block:
     return table(
         "ranks-table", "Traces", columns, rows, names={"mean_us": "step, mean", "data_loading_us": "data a step"}
     )
-
-
-def compare_page(base: Analysis, candidate: Analysis) -> View:
-    """Two runs, or two traces, side by side: figures first, then what differs in the set-up."""
-    return View(
-        id="compare",
-        title="Compare",
-        blocks=[
-            figure("before-after", lambda: before_after(base, candidate), title="Before and after"),
-            _differences(base, candidate),
-        ],
-    )
-
-
-def _differences(base: Analysis, candidate: Analysis) -> Block:
-    if base.run is None or candidate.run is None:
-        return Note(title="What differs", text="Traces alone do not tell how they were made.")
-    before, after = dict(setup_facts(base.run)), dict(setup_facts(candidate.run))
-    rows: list[Row] = [
-        {"setting": name, "before": before.get(name), "after": after.get(name)}
-        for name in dict.fromkeys([*before, *after])
-        if before.get(name) != after.get(name)
-    ]
-    if not rows:
-        return Note(title="What differs", text="The two runs have the same set-up.")
-    return table("differences", "What differs", [("setting", "text"), ("before", "text"), ("after", "text")], rows)

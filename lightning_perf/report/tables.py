@@ -317,7 +317,7 @@ def scale_of(kind: Kind, values: Sequence[Value]) -> Scale:
     """The scale of a column of some kind that holds these values: its largest one chooses the unit."""
     if kind in _SCALES:
         return _SCALES[kind]
-    largest = max(map(_number, values), default=0.0)
+    largest = max((abs(_number(value)) for value in values), default=0.0)
     if kind == "time":
         factor, unit = next((factor, unit) for least, factor, unit in _TIME_UNITS if largest >= least)
         return Scale(unit, factor, 3)

@@ -68,7 +68,7 @@ class ReportPages:
 
     def compare(self, base: Analysis, candidate: Analysis) -> Record:
         """As :class:`Pages` says."""
-        from lightning_perf.report.page import compare_page
+        from lightning_perf.report.comparison_view import compare_page
 
         return compare_page(base, candidate)
 

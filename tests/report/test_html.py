@@ -189,3 +189,16 @@ def test_several_ranks_have_a_view_of_their_own(tmp_path: Path) -> None:
         seen.page.wait_for_selector(".lp-verdict")
         assert "ddp_rank1" in walk(seen.page)["ranks"]
         assert seen.complaints() == []
+
+
+@needs_browser
+def test_a_report_compares_with_its_baseline(recorded_run: Path, tmp_path: Path) -> None:
+    analysis = read_analysis(recorded_run / "version_0" / "perf" / "analysis.json")
+    path = Report(analysis, baseline=analysis).save(tmp_path / "report.html")
+    with browsing() as seen:
+        seen.page.goto(f"{path.as_uri()}#view=compare")
+        seen.page.wait_for_selector("#lp-view-compare .main-svg")
+        text = seen.page.inner_text("#lp-view-compare")
+        assert "No difference that these steps can show" in text
+        assert "step time, median" in text
+        assert seen.complaints() == []

@@ -10,7 +10,8 @@ import pytest
 from lightning_perf.measure.analysis import Analysis
 from lightning_perf.pipeline import analyze
 from lightning_perf.report.blocks import Facts, Figure, Findings, Note, Page, Table, Tiles, View, plain, table
-from lightning_perf.report.page import compare_page, page, ranks_page
+from lightning_perf.report.comparison_view import compare_page
+from lightning_perf.report.page import page, ranks_page
 from tests.traces import TraceBuilder
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
@@ -134,7 +135,8 @@ def test_the_whole_page_is_json(analysis: Analysis) -> None:
 def test_comparison_and_ranks(tmp_path: Path, analysis: Analysis) -> None:
     compared = compare_page(analysis, analysis)
     assert compared.id == "compare"
-    assert isinstance(compared.blocks[0], Figure)
+    assert isinstance(compared.blocks[0], Findings)
+    assert isinstance(compared.blocks[1], Figure)
     ranks = ranks_page(analyze([trace(tmp_path, "a.pt.trace.json"), trace(tmp_path, "b.pt.trace.json")]))
     assert len(block_of(ranks, Table).rows) == 2
 

@@ -9,7 +9,16 @@ import msgspec
 import pytest
 
 from lightning_perf.measure.analysis import Copy, Device, DeviceWindow, Efficiency, Gap, Kernel, Operator, Window
-from lightning_perf.report.tables import TABLES, WIDEST_TEXT, shortened, sort_names, table_of, table_text, tables_csv
+from lightning_perf.report.tables import (
+    TABLES,
+    WIDEST_TEXT,
+    scale_of,
+    shortened,
+    sort_names,
+    table_of,
+    table_text,
+    tables_csv,
+)
 
 LONG = "void at::native::(anonymous namespace)::" + "x" * 200 + "::elementwise_kernel<4>"
 
@@ -254,3 +263,8 @@ def test_gaps_of_all_devices():
         "0       1004     5.000        2.000  launch  forward   gemm",
     ]
     assert [row["device"] for row in table_of(window(devices=devices), "gaps", sort="start").rows] == ["1", "0"]
+
+
+@pytest.mark.parametrize("kind", ["time", "bytes", "flops", "number", "count"])
+def test_losses_choose_the_unit_by_their_size(kind: str) -> None:
+    assert scale_of(kind, [-5e9, None]) == scale_of(kind, [5e9])

@@ -4,6 +4,7 @@
 //   runs()                     -> {logdir, scanning, problem, runs: [{id, name, windows: [{id, label, trace}]}]}
 //   page(run, window)          -> {state: "ready", page, window} | {state: "working", ...} | {state: "failed", message}
 //   ranks(run), compare(base, baseWindow, candidate, candidateWindow): the same of one view, or null where there is none
+//   compared()                 the same of the comparison that a report holds, or null
 //   traceUrl(run, window)      -> where the trace itself can be fetched, or null
 //   live                       whether new runs can appear
 // Everything in a page is text or numbers. Text goes into the document as text, never as markup.
@@ -380,6 +381,7 @@ class App {
     this.views.clear();
     const list = page.views.map((view) => ({ ...view }));
     if (this.source.ranks && this.run.windows.length > 1) list.push({ id: "ranks", title: "Ranks", ask: () => this.source.ranks(this.run.id) });
+    if (this.source.compared) list.push({ id: "compare", title: "Compare", ask: this.source.compared });
     if (this.source.compare && this.listing.runs.length > 1) list.push({ id: "compare", title: "Compare", compare: true });
     this.list = list;
     this.tabs = el("div", { class: "lp-tabs", role: "tablist", "aria-label": "views", onkeydown: (event) => this.onTabKey(event) });
