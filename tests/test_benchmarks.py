@@ -86,3 +86,20 @@ def test_coverage_says_what_each_tool_finds(tmp_path: Path) -> None:
     assert none[2].startswith("fails: TraceError: none.pt.trace.json: ")  # its name, not where it lies
     if not find_spec("hta"):
         assert (hta, none[3]) == ("-", "-")
+
+
+def test_compare_prints_its_table() -> None:
+    (rows,) = cells("compare.py", "--pairs", "10", "--steps", "100")
+    assert [row[0] for row in rows][:3] == ["recorded: mlp", "recorded: conv", "recorded: workers"]
+    assert all(0 <= float(cell) <= 100 for row in rows for cell in row[2:])
+
+
+def test_compare_records_runs(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import compare; from pathlib import Path; "
+        "compare.STEPS = dict.fromkeys(compare.STEPS, 30); compare.record(Path(sys.argv[2]), 1); "
+        "print({kind: len(pairs) for kind, pairs in compare.recorded(5, Path(sys.argv[2])).items()})"
+    )
+    command = [sys.executable, "-c", script, str(BENCHMARKS), str(tmp_path / "times.json.gz")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.stdout.strip() == "{'mlp': 1, 'conv': 1, 'workers': 1}", done.stderr

@@ -22,7 +22,7 @@ from lightning_perf.comparison.records import (
 )
 from lightning_perf.comparison.records import Kind as MetricKind
 from lightning_perf.comparison.settings import knobs, settings
-from lightning_perf.comparison.statistics import Estimate, estimate, of_repeats, typical
+from lightning_perf.comparison.statistics import MACHINE, Estimate, estimate, of_repeats, typical
 from lightning_perf.comparison.steps import Steps, ground_of, steps_of, summary
 from lightning_perf.errors import CompareError
 from lightning_perf.measure.analysis import Analysis, Window, busiest_device, last_window
@@ -298,7 +298,9 @@ def _notices(
     if change.verdict is None:
         found.append("Too few steps for a verdict: at least 4 on each side.")
     elif not change.of_repeats:
-        found.append("One recording of each side: how much two runs of the same code differ is not in the interval.")
+        found.append(
+            f"One recording of each side: {units.percent(MACHINE)} are allowed for the machine. Repeats of both would measure it."
+        )
     return found
 
 

@@ -9,7 +9,8 @@ way to intervals from series that depend on themselves (Law, Simulation Modeling
 
 Batches still depend on each other where a machine slows down for a while. Two things make the interval wider then: the
 correlation of neighbouring batches, and how much quarters of one series differ. A machine that changed from one quarter
-of a run to the next will have changed as much from one run to the other.
+of a run to the next will have changed as much from one run to the other. What steps of one recording cannot tell, how
+much a machine changes between two, is added as a constant.
 """
 
 from __future__ import annotations
@@ -29,23 +30,25 @@ CONFIDENCE: Final = 0.95
 
 BATCHES: Final = 10
 """Batches that a series is cut into, if it has as many steps twice. Fewer make intervals wide, more depend on each
-other: with 10, one pair of 20 of the same code differs (benchmarks/compare.py)."""
+other."""
 
 LONG_ENOUGH: Final = 40
 """Steps from which on quarters are long enough to tell a change of the machine from a slow step."""
 
-DRIFT: Final = 1.5
-"""Half of the interval is at least so many times what neighbouring quarters of a series differ (root mean square).
+DRIFT: Final = 1.0
+"""Half of the interval is at least so many times what neighbouring quarters of a series differ (root mean square)."""
 
-1.3 was enough for one pair of 20 on machines that other jobs used at the same time (benchmarks/compare.py)."""
+MACHINE: Final = 0.02
+"""How much faster or slower a machine is from one recording to the next, with steps that do not tell.
+
+Clocks and caches change, other jobs come and go: neighbouring pieces of real runs, each as steady as can be, differed
+by 1 to 2 % (benchmarks/compare.py). The interval of one recording of each side is wider by this; repeats tell instead.
+"""
 
 MOST_CORRELATED: Final = 0.9
 
 FEWEST: Final = 4
 """Values on each side from which on the rank-sum test can reach the confidence: 2 of 70 orders, 2.9 %."""
-
-SMALLEST_SHOWN: Final = 0.01
-"""A difference that is smaller is not worth finding out about: how many steps it would take is said for this one."""
 
 MOST_STEPS: Final = 1_000_000
 
@@ -58,7 +61,7 @@ class Estimate:
     """How much longer the candidate's typical step is: ``ratio`` - 1, within ``low`` - 1 and ``high`` - 1.
 
     ``batch`` is how many steps were put together, ``more_steps`` how many more of each side would show a difference
-    of this size (at least 1 %) if there is none in sight, None if there is one or it would take too many.
+    of this size if none is shown; None if one is, or if only repeats of both sides could show it.
     """
 
     ratio: float
@@ -96,13 +99,14 @@ def estimate(base: Floats, candidate: Floats) -> Estimate | None:
     # As the variance of a mean of an AR(1) series grows with its correlation.
     middle, low, high = shift(before, after, math.sqrt((1 + correlation) / (1 - correlation)))
     drift = DRIFT * _drift(base, candidate) if shorter >= LONG_ENOUGH else 0.0
-    low, high = min(low, middle - drift), max(high, middle + drift)
+    low, high = min(low, middle - drift) - MACHINE, max(high, middle + drift) + MACHINE
     found = Estimate(math.exp(middle), math.exp(low), math.exp(high), batch, None)
     if found.differs:
         return found
-    wanted = max(abs(middle), math.log1p(SMALLEST_SHOWN))
-    needed = shorter * ((high - low) / 2 / wanted) ** 2
-    more = math.ceil(max(0.0, needed - shorter)) if math.isfinite(needed) and needed < MOST_STEPS else None
+    beyond = abs(middle) - MACHINE  # what is left for more steps to show: the machine's share does not shrink with them
+    width = (high - low) / 2 - MACHINE
+    needed = shorter * (width / beyond) ** 2 if beyond > 0 else math.inf
+    more = math.ceil(max(0.0, needed - shorter)) if needed < MOST_STEPS else None
     return Estimate(found.ratio, found.low, found.high, batch, more)
 
 

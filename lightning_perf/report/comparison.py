@@ -47,7 +47,9 @@ def verdict(comparison: Comparison) -> str:
         return f"Faster: a typical {unit} takes {by} less time, {times} times as fast."
     if change.verdict == "slower":
         return f"Slower: a typical {unit} takes {by} more time."
-    more = "" if change.more_steps is None else f" {units.count(change.more_steps)} more steps of each would show one."
+    more = " Only repeats of both could show one of this size."
+    if change.more_steps is not None:
+        more = f" {units.count(change.more_steps)} more steps of each could show one of this size."
     between = f"{_percent(max(0.0, 1 - change.low))} less and {_percent(max(0.0, change.high - 1))} more time"
     return f"No difference that these steps can show: a typical {unit} takes between {between}.{more}"
 
