@@ -298,9 +298,8 @@ def _notices(
     if change.verdict is None:
         found.append("Too few steps for a verdict: at least 4 on each side.")
     elif not change.of_repeats:
-        found.append(
-            f"One recording of each side: {units.percent(MACHINE)} are allowed for the machine. Repeats of both would measure it."
-        )
+        allowed = units.percent(MACHINE)
+        found.append(f"One recording of each side: {allowed} are allowed for the machine. Repeats would measure it.")
     return found
 
 

@@ -229,7 +229,7 @@ def _name(phase: Phase, *, labelled: bool) -> str:
 
 def _speedup(before_us: float, after_us: float) -> str:
     if not before_us or not after_us or abs(after_us - before_us) < 0.01 * before_us:
-        return "Before and after: a step takes as long"
+        return "Before and after: the mean step takes as long"
     if after_us < before_us:
-        return f"Before and after: {units.number(before_us / after_us)} times as fast"
-    return f"Before and after: a step takes {units.duration(after_us - before_us)} longer"
+        return f"Before and after: the mean step is {units.number(before_us / after_us)} times as fast"
+    return f"Before and after: the mean step takes {units.duration(after_us - before_us)} longer"
