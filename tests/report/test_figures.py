@@ -392,7 +392,7 @@ def test_steps_without_device_or_labels():
 def test_before_and_after():
     figure = before_after(traces(window()), traces(window(steps=[step(0, scale=0.5)])))
     assert column_sums(bars(figure)) == [100.0, 50.0]
-    assert figure.layout.title.text == "Before and after: 2.00 times as fast"
+    assert figure.layout.title.text == "Before and after: the mean step is 2.00 times as fast"
 
 
 # Devices
