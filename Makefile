@@ -36,6 +36,8 @@ bench: $(DEV)
 	@$(BIN)/python benchmarks/overhead.py
 	@$(BIN)/python benchmarks/speed.py $(TRACES)
 	@$(BIN)/python benchmarks/coverage.py $(TRACES)
+	@$(BIN)/python benchmarks/compare.py
+	@$(if $(TRACES),$(BIN)/python benchmarks/tab.py $(TRACES))
 
 # A stamp says what is installed; a changed pyproject.toml makes it old.
 $(VENV)/bin/python:

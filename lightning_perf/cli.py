@@ -135,7 +135,10 @@ def report_command(path: Path, output: str | None, baseline: str | None) -> int:
 
     failures: list[PerfError] = []
     base = load(Path(baseline)) if baseline is not None else None
-    report = Report(load(path, on_error=_collect(failures)), base)
+    analysis = load(path, on_error=_collect(failures))
+    if failures and not analysis.windows and analysis.run is None:
+        return FAILED  # there is nothing to write about
+    report = Report(analysis, base)
     print(report.save(_report_of(path) if output is None else output))
     return FAILED if failures else OK
 

@@ -296,6 +296,12 @@ def two_runs(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "before", tmp_path / "after"
 
 
+def test_report_of_nothing_writes_nothing(tmp_path: Path) -> None:
+    done = run("report", tmp_path / "nowhere" / "x.json")
+    assert done.returncode == cli.FAILED
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_compare(two_runs: tuple[Path, Path]) -> None:
     done = run("compare", *two_runs)
     assert (done.returncode, done.stderr) == (0, "")

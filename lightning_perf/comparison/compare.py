@@ -321,7 +321,7 @@ def _about_steps(side: SideSteps) -> list[str]:
         found.append(f"The first recorded step of {side.label} was slow and is left out: {took}.")
     if side.tail_ratio >= HEAVY_TAIL:
         share = units.percent(side.tail_ratio)
-        found.append(f"{side.label} has a heavy tail: {share} of its steps take over a quarter longer than the median.")
+        found.append(f"Heavy tail of {side.label}: {share} of its steps take over a quarter longer than the median.")
     return found
 
 

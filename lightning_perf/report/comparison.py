@@ -101,7 +101,7 @@ def outcomes(comparison: Comparison) -> list[str]:
     ]
     saved = comparison.saved_us
     what = f"{units.duration(saved)} were saved" if saved >= 0 else f"a step takes {units.duration(-saved)} longer"
-    return [*lines, f"{what} (mean, all changes together)"]
+    return [*lines, f"{what} (mean of the compared steps, all changes together)"]
 
 
 def comparison_text(comparison: Comparison, failed: Sequence[Breach] = ()) -> str:

@@ -254,7 +254,7 @@ def test_recorded_loaders_without_and_with_workers() -> None:
     assert compared.base.p50_us == pytest.approx(176_300, abs=500)
     assert compared.candidate.p50_us == pytest.approx(126_300, abs=500)
     assert "The first recorded step of v100_resnet50_workers4 was slow and is left out: 181.6 ms." in text
-    assert "v100_resnet50_workers4 has a heavy tail: 20 % of its steps" in text
+    assert "Heavy tail of v100_resnet50_workers4: 20 % of its steps" in text
     assert compared.next == "The device waits 15 % of a step for the host to launch its work."
     assert "steps under the profiler" in text
     gone = [part.name for part in compared.operators if part.candidate_us is None]

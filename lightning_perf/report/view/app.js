@@ -11,7 +11,7 @@
 
 const PERFETTO = "https://ui.perfetto.dev";
 const UNKNOWN = "-";
-const POLL_MS = [120, 200, 350, 600, 1000];
+const POLL_MS = [100, 150, 200, 250, 350, 500];
 const RESCAN_MS = 5000;
 const PAPER_PX = 700;
 const LEGEND_LINE_PX = 19;
