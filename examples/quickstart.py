@@ -160,6 +160,5 @@ def main() -> None:
     train(fixed_loader(photos, options.batch_size), options.epochs, baseline=slow)
 
 
-
 if __name__ == "__main__":
     main()
