@@ -21,6 +21,7 @@ VIEWS = ["overview", "loop", "data", "steps", "gaps", "operators", "kernels", "m
 
 
 def trace(folder: Path, name: str = "rank0.1.pt.trace.json", **names: str) -> Path:
+    folder.mkdir(exist_ok=True)
     kernel, operator = names.get("kernel", "gemm"), names.get("operator", "aten::mm")
     built = TraceBuilder().step(1, 0, 1_000_000).op(operator, 1_000, 2_000).launch(5, 1_100, 1_500)
     built.kernel(2_000, 500_000, name=kernel, correlation=5).step(2, 1_000_000, 2_000_000)

@@ -114,6 +114,19 @@ def test_broken_files_say_what_is_wrong_and_the_others_stay(server: Server) -> N
     assert server.complaints() == []
 
 
+@needs_traces
+def test_a_large_trace_shows_how_far_it_is(tmp_path: Path) -> None:
+    trace(tmp_path / "logs", "small.pt.trace.json")
+    shutil.copy(SHARED / "mi300_owlv2_dataloader.pt.trace.json.gz", tmp_path / "logs" / "zz.pt.trace.json.gz")
+    with serving(tmp_path / "logs", tmp_path / "log.txt") as server, browsing() as seen:
+        frame = tab_of(seen.page, server)
+        frame.wait_for_selector("progress", timeout=30_000)
+        assert re.search(r"(waiting|reading|measuring).* \d+\.\d s", frame.inner_text(".lp-state p"))
+        assert "zz.pt.trace.json.gz" in frame.inner_text(".lp-state h2")
+        frame.wait_for_selector(".lp-verdict", timeout=30_000)
+        assert seen.complaints() == []
+
+
 def test_names_stay_text(server: Server) -> None:
     with browsing() as seen:
         frame = tab_of(seen.page, server)
