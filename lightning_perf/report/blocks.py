@@ -185,6 +185,7 @@ def table(
     zoom: str | None = None,
     aid: str | None = None,
     names: dict[str, str] | None = None,
+    one_unit: bool = False,
 ) -> Table | Note:
     """A table of some columns of rows; without those that are empty or 0 in every row.
 
@@ -197,11 +198,16 @@ def table(
         zoom: see :class:`Table`.
         aid: one line that says how to read it.
         names: headers that are not the key's own words.
+        one_unit: all times in the same unit, as they are read along a row.
     """
     if not rows:
         return Note(title=title, text="There are none.")
     shown = [(key, kind) for key, kind in columns if any(row[key] for row in rows)]
-    heads = [_head(key, kind, [row[key] for row in rows], (names or {}).get(key)) for key, kind in shown]
+    times = [row[key] for key, kind in shown if kind == "time" for row in rows]
+    heads = [
+        _head(key, kind, times if one_unit and kind == "time" else [row[key] for row in rows], (names or {}).get(key))
+        for key, kind in shown
+    ]
     return Table(
         id=id,
         title=title,

@@ -42,7 +42,7 @@ def compare_page(base: Analysis, candidate: Analysis) -> View:
         ("kernels-compared", "Kernels", compared.kernels),
     ):
         if parts:
-            blocks.append(table(name, title, _PARTS, [_row(part) for part in parts]))
+            blocks.append(table(name, title, _PARTS, [_row(part) for part in parts], one_unit=True))
     blocks.append(_settings(compared))
     return View(id="compare", title="Compare", blocks=blocks)
 

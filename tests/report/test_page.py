@@ -128,6 +128,13 @@ def test_tables_leave_out_what_is_empty_and_group_only_what_repeats() -> None:
     assert isinstance(table("t", "T", [("name", "text")], []), Note)
 
 
+def test_times_of_a_row_can_share_a_unit() -> None:
+    rows = [{"name": "a", "before_us": 5e6, "difference_us": 3.0}]
+    columns = [("name", "text"), ("before_us", "time"), ("difference_us", "time")]
+    assert [column.unit for column in table("t", "T", columns, rows).columns] == ["", "ms", "µs"]
+    assert [column.unit for column in table("t", "T", columns, rows, one_unit=True).columns] == ["", "ms", "ms"]
+
+
 def test_the_whole_page_is_json(analysis: Analysis) -> None:
     decoded = msgspec.json.decode(msgspec.json.encode(page(analysis)), type=Page)
     assert decoded.title == page(analysis).title
