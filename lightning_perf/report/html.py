@@ -24,6 +24,9 @@ from lightning_perf.runinfo import Record, write_bytes
 if TYPE_CHECKING:
     from lightning_perf.report.figures import Figures
 
+MOST_WINDOWS: Final = 24
+"""Windows that a report shows, the latest ones: each takes some hundred kB and a tenth of a second."""
+
 VIEW: Final = files("lightning_perf.report") / "view"
 """Where the script and the style sheet of the pages lie."""
 
@@ -96,19 +99,19 @@ class Report:
         """The figures, each a plotly figure that a notebook shows."""
         return self.analysis.figures
 
-    def html(self, folder: Path | None = None) -> bytes:
-        """The report as one HTML file. Traces that lie in ``folder`` are linked: the file is to lie there too."""
-        return html(self.analysis, folder, self.baseline)
+    def html(self, folder: Path | None = None, windows: int = MOST_WINDOWS) -> bytes:
+        """The report with the latest ``windows``. Traces in ``folder`` are linked: the file is to lie there too."""
+        return html(self.analysis, folder, self.baseline, windows)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the report, replacing what is there; where it lies.
+    def save(self, path: str | os.PathLike[str], windows: int = MOST_WINDOWS) -> Path:
+        """Write the report with the latest ``windows``, replacing what is there; where it lies.
 
         Raises:
             PerfError: it cannot be written.
         """
         target = Path(path)
         try:
-            write_bytes(target, self.html(target.parent))
+            write_bytes(target, self.html(target.parent, windows))
         except OSError as error:
             raise PerfError(f"{target}: cannot be written ({error.strerror}); name another file") from error
         return target
@@ -124,15 +127,18 @@ class Report:
         )
 
 
-def html(analysis: Analysis, folder: Path | None = None, baseline: Analysis | None = None) -> bytes:
+def html(
+    analysis: Analysis, folder: Path | None = None, baseline: Analysis | None = None, windows: int = MOST_WINDOWS
+) -> bytes:
     """The report as one HTML file: verdict and findings, figures, tables.
 
     Args:
         analysis: of a run or of traces.
         folder: where the file is going to lie. Traces that lie in it are linked.
         baseline: an earlier run to compare with.
+        windows: how many of the latest windows are shown.
     """
-    document = _document(analysis, folder, baseline)
+    document = _document(analysis, folder, baseline, windows)
     title = markup.escape(document.pages[document.shown].title)
     style = (VIEW / "app.css").read_text(encoding="utf-8")
     script = (VIEW / "app.js").read_text(encoding="utf-8")
@@ -178,16 +184,18 @@ def window_label(window: Window) -> str:
     return f"{rank}{steps_text(numbers)} · {plain(Path(window.trace).name, 40)}"
 
 
-def _document(analysis: Analysis, folder: Path | None, baseline: Analysis | None) -> _Document:
+def _document(analysis: Analysis, folder: Path | None, baseline: Analysis | None, most: int) -> _Document:
     windows = analysis.windows
     own = last_window(analysis)
-    shown = str(windows.index(own) if own is not None else max(0, len(windows) - 1))
-    names = [_WindowName(id=str(place), label=window_label(window)) for place, window in enumerate(windows)]
+    shown = windows.index(own) if own is not None else max(0, len(windows) - 1)
+    first = max(0, min(shown, len(windows) - most))
+    places = range(first, max(1, min(len(windows), first + most)))
+    names = [_WindowName(id=str(place), label=window_label(windows[place])) for place in places if windows]
     several = len({window.rank for window in windows if window.rank is not None}) > 1
     return _Document(
         run=_RunName(id="run", name="run", windows=names),
-        pages={str(place): page(analysis, place) for place in range(max(1, len(windows)))},
-        shown=shown,
+        pages={str(place): page(analysis, place) for place in places},
+        shown=str(shown),
         ranks=ranks_page(analysis) if several else None,
         compared=compare_page(baseline, analysis) if baseline is not None else None,
         traces=_links(windows, folder),

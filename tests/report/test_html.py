@@ -75,6 +75,13 @@ def test_an_analysis_of_nothing_has_a_report() -> None:
     assert data_of(Report(Analysis(run=None, loop=None, windows=[])).html())["pages"]["0"]
 
 
+def test_a_report_has_the_latest_windows(tmp_path: Path) -> None:
+    analysis = analyze([trace(tmp_path, f"{number}.pt.trace.json") for number in range(7)])
+    data = data_of(html.html(analysis, windows=3))
+    assert [window["id"] for window in data["run"]["windows"]] == list(data["pages"]) == ["4", "5", "6"]
+    assert data["shown"] == "6"
+
+
 @needs_browser
 def test_every_view_of_a_run(recorded_run: Path) -> None:
     path = recorded_run / "version_0" / "perf" / "report.html"
