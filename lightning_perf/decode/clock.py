@@ -27,6 +27,12 @@ LARGEST_US: Final = 4 * 10**15
 LONGEST_US: Final = 2**43 - 1
 """Durations are below a hundred days, so that a float64 holds them exactly."""
 
+LONGEST_NS: Final = 2**41 * 1000
+"""25 days. No recording lasts as long: further apart, times are damaged, and as float microseconds inexact."""
+
+LARGEST_SUM_NS: Final = 2**53
+"""All durations of a trace together, so that float64 sums of them are exact: 2500 hours."""
+
 EPOCH_US: Final = 10**15
 """Times above this (the year 2001) count from 1970, smaller ones from the trace's base."""
 

@@ -12,7 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_perf.decode.categories import category_of
-from lightning_perf.decode.clock import EPOCH_US, LARGEST_US, LONGEST_US, MISSING_NS, OUT_OF_RANGE_NS, nanoseconds
+from lightning_perf.decode.clock import (
+    EPOCH_US,
+    LARGEST_SUM_NS,
+    LARGEST_US,
+    LONGEST_NS,
+    LONGEST_US,
+    MISSING_NS,
+    OUT_OF_RANGE_NS,
+    nanoseconds,
+)
 from lightning_perf.decode.events import NO_ARGS, NO_NUMBER, Args, Event
 from lightning_perf.decode.quality import Notes
 from lightning_perf.decode.trace import (
@@ -31,6 +40,9 @@ from lightning_perf.decode.trace import (
 _MEMORY_EVENT: Final = "[memory]"
 _FAR_FROM_ZERO_NS: Final = 10**12
 """1000 s: no recorded window is longer, so a start at 0 beside starts above this one is not a time (kineto #109)."""
+
+_LARGEST_BYTES: Final = 2**43
+"""8 TiB: no device or host has as much, and a million times as much can be summed in 64 bits."""
 
 _LARGEST_INT: Final = 2**63 - 1
 _INT32: Final = np.iinfo(np.int32)
@@ -178,7 +190,7 @@ class Collector:
                 "stream": operations.column("stream"),
                 "correlation": arguments.column("correlation"),
                 "external_id": _external_ids(arguments),
-                "bytes": operations.column("bytes"),
+                "bytes": _sizes(operations.column("bytes")),
                 "sequence": operators.column("sequence"),
                 "forward_thread": operators.column("forward_thread"),
                 "input_id": self._input_places(complete, name_id, category),
@@ -280,12 +292,31 @@ def _sound(start_ns: Int64s, duration_ns: Int64s, notes: Notes) -> Int64s:
     others = start_ns[timed & (start_ns != 0)]
     if others.size == 0 or others.min() < _FAR_FROM_ZERO_NS:
         at_zero[:] = False
-    notes.add("out_of_range", np.count_nonzero(far))
+    usable = np.flatnonzero(timed & ~negative & ~at_zero)
+    kept = _close_together(start_ns, duration_ns, usable)
+    notes.add("out_of_range", np.count_nonzero(far) + usable.size - kept.size)
     notes.add("missing_timestamp", np.count_nonzero(~far & (start_ns == MISSING_NS)))
     notes.add("missing_duration", np.count_nonzero((start_ns > OUT_OF_RANGE_NS) & (duration_ns == MISSING_NS)))
     notes.add("negative_duration", np.count_nonzero(negative))
     notes.add("zero_timestamps", np.count_nonzero(at_zero))
-    return np.flatnonzero(timed & ~negative & ~at_zero)
+    return kept
+
+
+def _close_together(start_ns: Int64s, duration_ns: Int64s, rows: Int64s) -> Int64s:
+    """Those rows that one recording can hold: the others are far from most, or last too long.
+
+    Of the rows that are kept, durations add up to less than :data:`LARGEST_SUM_NS`, and the last one ends less than
+    :data:`LONGEST_NS` after the first one begins.
+    """
+    if rows.size == 0:
+        return rows
+    starts, durations = start_ns[rows], duration_ns[rows]
+    if (starts + durations).max() - starts.min() > LONGEST_NS:
+        near = np.abs(starts - np.sort(starts)[starts.size // 2]) <= LONGEST_NS // 4
+        rows = rows[near & (durations <= LONGEST_NS // 4)]
+    if duration_ns[rows].sum(dtype=np.float64) > LARGEST_SUM_NS:
+        rows = rows[duration_ns[rows] <= LARGEST_SUM_NS // rows.size]
+    return rows
 
 
 def _in_order(start_ns: Int64s, duration_ns: Int64s) -> Int64s:
@@ -340,6 +371,11 @@ def _integer(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not abs(value) <= _LARGEST_INT:
         return NO_NUMBER
     return value
+
+
+def _sizes(values: Int64s) -> Int64s:
+    """Bytes; :data:`NO_NUMBER` for what no memory holds."""
+    return np.where((values >= -_LARGEST_BYTES) & (values <= _LARGEST_BYTES), values, NO_NUMBER)
 
 
 def _floats(values: Sequence[object]) -> Floats:
@@ -414,7 +450,8 @@ def _memory(pieces: Sequence[_Pieces], first_ns: int) -> MemoryEvents:
         return MemoryEvents(none, few, few, few, few, none, none, none)
     every = _joined(pieces)
     time_ns = every["time_ns"]
-    keep = np.flatnonzero((time_ns > OUT_OF_RANGE_NS) & ((time_ns != 0) | (first_ns < _FAR_FROM_ZERO_NS)))
+    timed = (time_ns > OUT_OF_RANGE_NS) & ((time_ns != 0) | (first_ns < _FAR_FROM_ZERO_NS))
+    keep = np.flatnonzero(timed & (np.abs(time_ns - first_ns) <= LONGEST_NS))
     order = keep[np.argsort(time_ns[keep], kind="stable")]
     every = {name: column[order] for name, column in every.items()}
     return MemoryEvents(
@@ -423,9 +460,9 @@ def _memory(pieces: Sequence[_Pieces], first_ns: int) -> MemoryEvents:
         thread=every["thread"],
         device_type=_small(every["memory_device_type"]),
         device=_small(every["memory_device"]),
-        bytes=every["memory_bytes"],
-        total_allocated_bytes=every["total_allocated"],
-        total_reserved_bytes=every["total_reserved"],
+        bytes=_sizes(every["memory_bytes"]),
+        total_allocated_bytes=_sizes(every["total_allocated"]),
+        total_reserved_bytes=_sizes(every["total_reserved"]),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from lightning_perf.decode.events import File, decode_events, decode_file, has_decimals_since_1970
-from lightning_perf.decode.source import GZIP, GZIP_MAGIC
+from lightning_perf.decode.source import GZIP, GZIP_MAGIC, check_size, tiny_members
 
 PIECE_BYTES: Final = 2**20
 """Of text: the objects of one piece fit into a processor's cache."""
@@ -50,6 +50,7 @@ def decode_pieces(path: str, *, exact: bool, progress: Callable[[float], None] |
 
     Raises:
         NotInPiecesError: at any time. What came before is of no use then.
+        TraceError: the file was made to fill a memory.
     """
     try:
         yield from _decoded(_ahead(_unpacked(path, progress)), exact=exact)
@@ -119,24 +120,32 @@ def _unpacked(path: str, progress: Callable[[float], None] | None) -> Iterator[b
             if progress is not None and size:
                 progress(min(1.0, (file.tell() - left) / size))
 
-        packed = file.read(BLOCK_BYTES)
+        def read() -> bytes:
+            # No more than there was at first: the file may be growing.
+            return file.read(min(BLOCK_BYTES, max(0, size - file.tell())))
+
+        packed = read()
         if not packed.startswith(GZIP_MAGIC):
             while packed:
                 tell()
                 yield packed
-                packed = file.read(BLOCK_BYTES)
+                packed = read()
             return
-        unpacker = zlib.decompressobj(wbits=GZIP)
+        unpacker, members, text_bytes = zlib.decompressobj(wbits=GZIP), 1, 0
         block_bytes = PIECE_BYTES
         while packed:
             block = unpacker.decompress(packed, block_bytes)
             block_bytes = BLOCK_BYTES
             packed = unpacker.unconsumed_tail or unpacker.unused_data
             tell(len(packed))
+            text_bytes += len(block)
+            check_size(path, file.tell() - len(packed), text_bytes)
             yield block
             if unpacker.eof and packed:  # a gzip file may have several members
-                unpacker = zlib.decompressobj(wbits=GZIP)
-            packed = packed or file.read(BLOCK_BYTES)
+                unpacker, members = zlib.decompressobj(wbits=GZIP), members + 1
+                if tiny_members(members, text_bytes):
+                    raise NotInPiecesError
+            packed = packed or read()
         yield unpacker.flush()
         if not unpacker.eof:
             raise NotInPiecesError

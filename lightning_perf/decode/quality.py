@@ -10,6 +10,7 @@ from lightning_perf.decode.trace import QualityNote
 _MESSAGES: Final[dict[str, str]] = {
     "truncated_gzip": "The compressed file ends early; what it holds up to there was read.",
     "corrupt_gzip": "The compressed file is damaged; what could be decompressed was read.",
+    "too_large": "The file is damaged and too large to be read at once; the first 2 GiB of its text were read.",
     "truncated_json": "The JSON ends early; the events before its end were read.",
     "unreadable_events": "{count} events are not JSON and could not be repaired; they were left out.",
     "repaired_text": "{count} events held unescaped quotes, backslashes or control characters; they were repaired.",
@@ -25,7 +26,7 @@ _MESSAGES: Final[dict[str, str]] = {
     "missing_timestamp": "{count} events had no readable start and were left out.",
     "text_timestamps": "{count} events wrote their times as text; they were read as numbers.",
     "zero_timestamps": "{count} events started at time 0, far from all others, and were left out.",
-    "out_of_range": "{count} events had times beyond 64 bits of nanoseconds and were left out.",
+    "out_of_range": "{count} events had times that are too large, or far from all others, and were left out.",
     "unknown_device": "{count} device operations do not name their device; they are listed under device -1.",
     "no_device_operations": "The trace holds no device operations; device figures are absent.",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +18,12 @@ from lightning_perf.decode.events import File, decode_file, has_decimals_since_1
 from lightning_perf.decode.pieces import NotInPiecesError, decode_pieces
 from lightning_perf.decode.quality import Notes
 from lightning_perf.decode.salvage import salvage
-from lightning_perf.decode.source import EXPECTED, other_format, read_source
+from lightning_perf.decode.source import EXPECTED, check_file, other_format, read_source
 from lightning_perf.decode.trace import LAST_DEVICE_OPERATION, DeviceProperties, Trace
 from lightning_perf.errors import TraceError
+
+_AT_ONCE_BYTES: Final = 2**26
+"""Of text. More is read event by event where it cannot be read in pieces: all events at once are much larger."""
 
 _RANK_IN_NAME: Final = re.compile(r"(?<![a-z])rank[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
@@ -41,6 +45,7 @@ def read_trace(
         TraceError: the file cannot be read, is not a trace, or holds no complete event.
     """
     name = os.fspath(path)
+    check_file(name)
     try:
         return _read(name, exact=False, inputs=inputs, progress=progress)
     except InexactTimesError:  # rare: the first events did not show it
@@ -54,14 +59,14 @@ def _read(name: str, *, exact: bool, inputs: bool, progress: Callable[[float], N
     except NotInPiecesError:
         notes = Notes()
         whole = _decoded(read_source(name, notes), name, notes, exact=exact)
-        columns, facts = _collected([whole], notes, inputs=inputs)
+        columns, facts = _collected(whole, notes, inputs=inputs)
     if columns is None:
         raise TraceError(f"{name}: holds no complete event; {EXPECTED}; record at least one step")
     if not np.any(columns.category <= LAST_DEVICE_OPERATION):
         notes.add("no_device_operations")
     rank, world_size = _place(facts.distributed, name)
     return Trace(
-        path=name,
+        path=os.fsencode(name).decode(errors="backslashreplace"),  # a name that is no UTF-8 would be no JSON
         names=columns.names,
         processes=columns.processes,
         threads=columns.threads,
@@ -103,24 +108,28 @@ def _collected(files: Iterable[File], notes: Notes, *, inputs: bool) -> tuple[Co
     return collector.columns(), facts
 
 
-def _decoded(content: bytes | bytearray, name: str, notes: Notes, *, exact: bool) -> File:
-    """The file as typed events: at once where it is sound, else event by event."""
+def _decoded(content: bytes | bytearray, name: str, notes: Notes, *, exact: bool) -> Iterable[File]:
+    """The file as typed events: at once where it is sound and not large, else event by event."""
     problem = "is JSON without trace events"
     try:
-        file = decode_file(content, exact=exact or has_decimals_since_1970(content))
-        if isinstance(file, list):
-            notes.add("bare_list")
-            return File(events=file)
-        if file.events is not None:
-            return file
+        if len(content) > _AT_ONCE_BYTES:
+            problem = "holds no trace events that can be read"
+        else:
+            file = decode_file(content, exact=exact or has_decimals_since_1970(content))
+            if isinstance(file, list):
+                notes.add("bare_list")
+                return [File(events=file)]
+            if file.events is not None:
+                return [file]
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # ValueError: not UTF-8
         problem = f"holds no trace events that can be read ({error})"
-    file = salvage(content, notes)
-    if not file.events:
+    files = salvage(content, notes)
+    first = next(files)
+    if not first.events:
         other = other_format(content)
         problem = f"is {other}, not JSON" if other else problem
         raise TraceError(f"{name}: {problem}; {EXPECTED}; export it with prof.export_chrome_trace")
-    return file
+    return chain([first], files)
 
 
 def _place(distributed: object, name: str) -> tuple[int | None, int | None]:
@@ -152,4 +161,5 @@ def _devices(properties: object) -> tuple[DeviceProperties, ...]:
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """An integer of 64 bits."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else None

@@ -77,7 +77,9 @@ def _end_of_text(text: str, start: int, before: str, inside: str) -> int | None:
     follows = _AFTER_ELEMENT if inside == "[" else _AFTER_VALUE if before == ":" else _AFTER_KEY
     end = text.find('"', start)
     while end >= 0:
-        backslashes = end - len(text[start:end].rstrip("\\")) - start
+        backslashes = 0
+        while end - backslashes > start and text[end - backslashes - 1] == "\\":
+            backslashes += 1
         # An escaped quote is part of the text, unless the next key follows: then the backslash was the text's last.
         if (_NEXT_KEY if backslashes % 2 else follows).match(text, end + 1):
             return end

@@ -282,6 +282,8 @@ def _leads(trace: Trace, host: Host, busy: Intervals, operations: Operations, fr
 
 
 def _busy_before(busy: Intervals, times: Int64s) -> Int64s:
+    if len(busy) == 0:  # all operations took no time at all
+        return np.zeros_like(times)
     total = np.concatenate(([0], np.cumsum(busy.lengths)))
     begun = np.searchsorted(busy.starts, times, side="right")
     last = np.maximum(begun - 1, 0)

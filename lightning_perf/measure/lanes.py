@@ -116,7 +116,9 @@ def _streams(trace: Trace, work: DeviceWork, start_ns: int, end_ns: int) -> list
     start = np.maximum(trace.start_ns[work.rows], start_ns)
     length = np.minimum(trace.end_ns[work.rows], end_ns) - start
     rows, start, length = (column[length > 0] for column in (work.rows, start, length))
-    of_stream = np.where(trace.stream[rows] >= 0, trace.stream[rows], -1 - trace.thread[rows].astype(np.int64))
+    of_stream = trace.stream[rows]
+    if (of_stream < 0).any():
+        of_stream = np.where(of_stream >= 0, of_stream, _as_streams(trace.threads)[trace.thread[rows]])
     order = np.argsort(of_stream, kind="stable")
     firsts = np.flatnonzero(changes(of_stream[order]))
     longest = largest(np.add.reduceat(length[order], firsts) if firsts.size else firsts, LANES)
@@ -136,6 +138,17 @@ def _streams(trace: Trace, work: DeviceWork, start_ns: int, end_ns: int) -> list
             )
         )
     return found
+
+
+def _as_streams(threads: Sequence[str]) -> Int64s:
+    """The stream whose number each thread has for a name; a negative number of its own for any other name."""
+    return np.array(
+        [
+            int(name) if name.isdecimal() and len(name) < 19 and str(int(name)) == name else -1 - place
+            for place, name in enumerate(threads)
+        ],
+        dtype=np.int64,
+    )
 
 
 def _lane(trace: Trace, stream: _Stream, limit: int, names: _Names) -> Lane:
