@@ -9,7 +9,7 @@ import functools
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 import msgspec
 
 from lightning_perf.capture import environment, memory
-from lightning_perf.capture.background import Background
+from lightning_perf.capture.background import END_SECONDS, Background
 from lightning_perf.capture.clock import LoopClock
+from lightning_perf.capture.forecast import MAX_TRACE_MIB, MIB, Forecast
 from lightning_perf.capture.instrument import (
     Instrument,
     fetches_itself,
@@ -36,7 +37,7 @@ from lightning_perf.errors import ConfigError, PerfError
 from lightning_perf.measure.analysis import Analysis, Loop, Window
 from lightning_perf.measure.loop import measure_loop
 from lightning_perf.names import STAGES, Stage
-from lightning_perf.pipeline import advised, analyze_elsewhere, analyze_trace, load
+from lightning_perf.pipeline import advised, analyze_aside, analyze_elsewhere, load
 from lightning_perf.report import console, scalars
 from lightning_perf.report.comparison import comparison_text
 from lightning_perf.report.html import Report
@@ -54,8 +55,14 @@ else:
 
 log = logging.getLogger("lightning_perf")
 
+KEEP_WINDOWS = 20
+"""Windows that a run keeps: what a page of the tab or of a report can show, and 20 traces of disk at most."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+REPORTED_WINDOWS = 3
+"""Windows in the report of a fit, the latest ones: it should end soon. ``lightning-perf report`` shows more."""
 
 _UNUSED_HOOKS = (
     "on_before_zero_grad",
@@ -130,6 +137,7 @@ class _Run:
     wrapped: object = None
     samples_path: list[object] | None = None
     batches_seen: bool = False
+    causes: set[object] = field(default_factory=set)
 
     def look_at_first(self, batch: object) -> None:
         """Find out at the first batch where a batch tells how many samples it holds."""
@@ -137,7 +145,13 @@ class _Run:
         self.samples_path = _attempt(lambda: environment.path_to_samples(batch), lambda _: None)
 
     def failed(self, error: Exception) -> None:
-        """Something beside the clock went wrong: say it, remember it, go on."""
+        """Something beside the clock went wrong: say it once for each cause, remember it, go on."""
+        # A folder that cannot be written fails every file of ours, each with a name of its own in its message.
+        below = error.__cause__ if isinstance(error, PerfError) and error.__cause__ else error
+        cause = "files" if isinstance(below, OSError) and below.filename else type(error)
+        if cause in self.causes:
+            return
+        self.causes.add(cause)
         text = f"{type(error).__name__}: {error}"
         log.warning("lightning-perf: %s; training and measuring go on", text)
         self.session.note(text)
@@ -219,6 +233,11 @@ class PerfCallback(Callback):
         summary: show the summary at the end.
         baseline: an earlier run's folder, or its ``analysis.json``: a fit ends with the comparison with it, and with
             ``perf/change_*`` metrics.
+        max_trace_mib: most MiB of one trace before it is compressed; a window that would get larger ends after the
+            steps that fit, at least one. None for no limit.
+        keep_windows: windows of a run to keep, at least 2, or None for all: the first one and the latest ones. Trace
+            and analysis of each other one are removed when a later one comes; ``run.json`` still says which steps it
+            held. Files of earlier runs are never touched.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -241,11 +260,17 @@ class PerfCallback(Callback):
         log_metrics: bool = True,
         summary: bool = True,
         baseline: str | Path | None = None,
+        max_trace_mib: int | None = MAX_TRACE_MIB,
+        keep_windows: int | None = KEEP_WINDOWS,
     ) -> None:
         if module_depth < 0:
             raise ConfigError(f"module_depth={module_depth}; expected 0 or more. Set 0 to label no modules.")
         if ranks is not None and (not ranks or min(ranks) < 0):
             raise ConfigError(f"ranks={ranks}; expected at least one rank, counted from 0. Leave it out for rank 0.")
+        if max_trace_mib is not None and max_trace_mib < 1:
+            raise ConfigError(f"max_trace_mib={max_trace_mib}; expected at least 1. Set None for no limit.")
+        if keep_windows is not None and keep_windows < 2:
+            raise ConfigError(f"keep_windows={keep_windows}; expected at least 2. Set None to keep all.")
         self.dirpath = None if dirpath is None else str(dirpath)
         self.schedule = schedule_from(schedule)
         self.recording = Recording(shapes=record_shapes, stack=with_stack, memory=profile_memory)
@@ -254,6 +279,8 @@ class PerfCallback(Callback):
         self.log_metrics = log_metrics
         self.summary = summary
         self.baseline = None if baseline is None else str(baseline)
+        self.max_trace_mib = max_trace_mib
+        self.keep_windows = keep_windows
         self.analysis: Analysis | None = None
         self._run: _Run | None = None
         for hook in _UNUSED_HOOKS:
@@ -301,7 +328,7 @@ class PerfCallback(Callback):
         if run.session.schedule is None:
             return  # the loop never ran: a learning rate finder's own fit, or no batches
         self.analysis = Analysis(run=info, loop=_loop(info), windows=[])
-        windows = run.background.analyses(lambda path: _attempt(lambda: analyze_trace(path), run.failed))
+        windows = self._analyses(run, info)
         windows = [msgspec.structs.replace(window, trace=Path(window.trace).name) for window in windows]
         self.analysis = self._advised(run, msgspec.structs.replace(self.analysis, windows=windows))
         self._write(run, ANALYSIS_FILE, self.analysis)
@@ -311,7 +338,7 @@ class PerfCallback(Callback):
         base = self._base(run) if run.stage == "fit" else None
         if run.folder is not None:
             target, report = run.folder / REPORT_FILE, Report(self.analysis, base)
-            _attempt(lambda: report.save(target), run.failed)
+            _attempt(lambda: report.save(target, REPORTED_WINDOWS), run.failed)
         if self.summary:
             console.emit("\n" + console.summarize_run(self.analysis, run.folder))
         if base is not None:
@@ -369,6 +396,7 @@ class PerfCallback(Callback):
             module=module,
             module_depth=self.module_depth,
             on_saved=self._window_saved,
+            forecast=Forecast(None if self.max_trace_mib is None else self.max_trace_mib * MIB),
         )
         if why_not:
             session.note(why_not)
@@ -389,7 +417,7 @@ class PerfCallback(Callback):
             interruptions=Interruptions(clock.span),
             workers=WorkerTimes(),
             folder=folder,
-            background=Background(analyze_elsewhere),
+            background=Background(analyze_elsewhere, keep=self.keep_windows),
         )
         instrument(trainer, module, stage, self._run.instrument)
         trainer.profiler = self._run.profiler  # type: ignore[attr-defined]
@@ -420,10 +448,17 @@ class PerfCallback(Callback):
 
     def _stop(self, run: _Run, module: LightningModule, *, interrupted: bool) -> RunInfo:
         """End the capture, put everything back, and write ``run.json`` unless the loop never began."""
-        _attempt(run.session.finish, run.failed)
+        _attempt(run.session.finish, self._no_more_windows)
         loop = run.clock.finish()
         self._put_back(run)
         windows = run.background.finish(in_a_hurry=interrupted)
+        if run.background.pruned:
+            run.session.note(
+                f"the traces of {run.background.pruned} windows were removed, as keep_windows={self.keep_windows}: "
+                "the first one and the latest ones are kept"
+            )
+        for error in run.background.failures():
+            run.failed(error)
         info = environment.describe_run(
             run.trainer,
             module,
@@ -436,7 +471,22 @@ class PerfCallback(Callback):
         )
         if run.session.schedule is not None:
             self._write(run, RUN_FILE, info, keep_older=True)
+        self._run = None  # only here: where an interrupt breaks this off, on_exception does it again
         return info
+
+    def _analyses(self, run: _Run, info: RunInfo) -> list[Window]:
+        """The windows that can be analysed in time; what else is to be said of them joins the run's notes."""
+        noted = len(info.notes)
+        windows = run.background.analyses(analyze_aside, run.failed)
+        left = run.background.unanalyzed
+        if left:
+            run.session.note(
+                f"{len(left)} of the windows could not be analysed within {END_SECONDS:.0f} s: "
+                f"lightning-perf analyze {left[0] if len(left) == 1 else left[0].parent}"
+            )
+        if len(info.notes) > noted:  # the list is the session's own
+            self._write(run, RUN_FILE, info)
+        return windows
 
     def _advised(self, run: _Run, analysis: Analysis) -> Analysis:
         def without(error: Exception) -> Analysis:
@@ -479,12 +529,12 @@ class PerfCallback(Callback):
         return not alive
 
     def _drop(self, run: _Run) -> None:
+        self._run = None
         self._put_back(run)
         _attempt(run.session.abandon, run.failed)
         run.background.abandon()
 
     def _put_back(self, run: _Run) -> None:
-        self._run = None
         run.clock.on_boundary = None
         if run.trainer.profiler is run.profiler:  # type: ignore[attr-defined]
             run.trainer.profiler = run.profiler.user  # type: ignore[attr-defined]

@@ -306,6 +306,21 @@ def analyze_elsewhere(
     return msgspec.json.decode(window, type=Window)
 
 
+def analyze_aside(path: Path, *, on_start: Callable[[Callable[[], None]], None] | None = None) -> Window:
+    """The same as :func:`analyze_trace`, in another process if the trace is large enough for that.
+
+    Args:
+        path: the trace file.
+        on_start: called with a function that kills the other process, if there is one.
+
+    Raises:
+        TraceError: the trace cannot be read, or the process failed or was killed.
+    """
+    if not path.is_file() or path.stat().st_size < WORTH_A_PROCESS_BYTES:
+        return analyze_trace(path)
+    return analyze_elsewhere(path, on_start=on_start)
+
+
 def _follow(lines: Iterable[bytes], on_progress: Progress | None) -> bytes:
     """What the other process writes: progress, which is passed on, and at last the window."""
     last = b""

@@ -103,3 +103,10 @@ def test_compare_records_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, str(BENCHMARKS), str(tmp_path / "times.json.gz")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.stdout.strip() == "{'mlp': 1, 'conv': 1, 'workers': 1}", done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_soak_compares_the_first_and_the_last_third() -> None:
+    over_time, thirds = tables("soak.py", "--minutes", "0.08", "--every", "10", "--samples", "3")
+    assert len(over_time) == 3
+    assert thirds == ["resident mib", "threads", "open files", "children", "steps per second"]

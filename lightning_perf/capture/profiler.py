@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -77,6 +79,11 @@ class WindowProfiler:
         self._profile.start_trace()
         self.recording = True
 
+    @property
+    def steps(self) -> int:
+        """How many steps were recorded or begun."""
+        return len(self._steps)
+
     def begin_step(self, number: int) -> None:
         """Begin the range ``ProfilerStep#<number>``, by which every reader of traces knows a step."""
         self._steps.append(number)
@@ -104,6 +111,13 @@ class WindowProfiler:
             self._profile.stop_trace()
         self._stopped = True
 
+    def switch_off(self) -> None:
+        """The last resort where :meth:`stop` fails: a profiler that is still on crashes the interpreter at its exit."""
+        if is_profiling() and not self._stopped and not self.lost:
+            torch.autograd._disable_profiler()  # type: ignore[attr-defined]
+            torch.autograd.profiler._run_on_profiler_stop()
+        self._stopped = True
+
     def save(self, folder: Path) -> SavedWindow | None:
         """Write the trace of a stopped profiler, uncompressed. None if there is nothing to write.
 
@@ -114,10 +128,20 @@ class WindowProfiler:
             return None
         folder.mkdir(parents=True, exist_ok=True)
         raw = folder / f".{self._name}.part"
-        if not self._saved:
-            self._saved = True  # torch can save a trace once only
-            self._profile.export_chrome_trace(str(raw))
-        return SavedWindow(raw, folder / f"{self._name}.gz", self._steps[0], self._steps[-1]) if raw.exists() else None
+        try:
+            if not self._saved:
+                raw.touch()  # raises with the reason where nothing can be written; torch may only leave out the file
+                self._saved = True  # torch can save a trace once only
+                self._profile.export_chrome_trace(str(raw))
+            _check_whole(raw)
+        except Exception:
+            raw.unlink(missing_ok=True)
+            raise
+        return SavedWindow(raw, folder / f"{self._name}.gz", self._steps[0], self._steps[-1])
+
+    def release(self) -> None:
+        """Let go of what torch recorded: its profile is part of a cycle, and waits for the garbage collector."""
+        self._profile.profiler = None
 
     def owns(self, started: object) -> bool:
         """Whether an autograd profiler is the one behind this window."""
@@ -154,8 +178,30 @@ class Watch:
         return watched
 
 
-def compress(saved: SavedWindow) -> Path:
+def _check_whole(raw: Path) -> None:
+    """A trace that torch wrote ends as JSON does; on a full disk torch writes a part of it, or none, and says nothing.
+
+    Raises:
+        OSError: it does not.
+    """
+    end = b""
+    if raw.exists():
+        with raw.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 64))
+            end = file.read().rstrip()
+    if not end.endswith(b"}"):
+        free = shutil.disk_usage(raw.parent).free >> 20
+        raise OSError(errno.EIO, f"torch could not write the whole trace there ({free} MiB are free)", str(raw.parent))
+
+
+class _StoppedError(OSError):
+    """Compressing takes too long."""
+
+
+def compress(saved: SavedWindow, stop: threading.Event | None = None) -> Path:
     """Compress a saved trace and give it its name. It appears there whole, or uncompressed if that fails.
+
+    Setting ``stop`` from another thread ends compressing soon; the trace is then left uncompressed.
 
     Meant for another thread than the one that trains: zlib works without the interpreter lock.
 
@@ -165,7 +211,10 @@ def compress(saved: SavedWindow) -> Path:
     part = saved.raw.with_name(f"{saved.raw.name}.gz")
     try:
         with saved.raw.open("rb") as source, gzip.open(part, "wb", compresslevel=GZIP_LEVEL) as target:
-            shutil.copyfileobj(source, target, 1 << 20)
+            while piece := source.read(1 << 20):
+                if stop is not None and stop.is_set():
+                    raise _StoppedError
+                target.write(piece)
         part.replace(saved.path)
     except OSError:
         part.unlink(missing_ok=True)

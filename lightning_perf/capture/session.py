@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.capture.clock import LoopClock
+from lightning_perf.capture.forecast import MIB, Forecast
 from lightning_perf.capture.marks import Marks
 from lightning_perf.capture.profiler import Recording, SavedWindow, Watch, WindowProfiler, is_profiling
 from lightning_perf.capture.window import Schedule
@@ -34,6 +35,7 @@ class Session:
         rank: rank of this process.
         module: the model, for module labels.
         module_depth: how deep module names are labelled, 0 for not at all.
+        forecast: ends a window whose trace would get too large.
         on_saved: called with each saved window, on the training thread; whatever it does belongs to no step.
 
     ``schedule`` is None until the loop has begun, and nothing is recorded before. ``notes`` collects what the
@@ -47,11 +49,13 @@ class Session:
     module: nn.Module
     module_depth: int
     on_saved: Callable[[SavedWindow], None]
+    forecast: Forecast = field(default_factory=lambda: Forecast(None))
     schedule: Schedule | None = None
     notes: list[str] = field(default_factory=list)
     _window: WindowProfiler | None = None
     _marks: Marks | None = None
     _watch: Watch | None = None
+    _said_large: bool = False
 
     def boundary(self, next_step: int | None) -> None:
         """Between two steps, or (None) at the end of an epoch: end what ends here, begin what begins."""
@@ -62,7 +66,7 @@ class Session:
         window = self._window
         if window is not None:
             window.end_step()
-            if window.lost or self.schedule.ends_window(self.clock.step):
+            if window.lost or self.schedule.ends_window(self.clock.step) or self._too_large(window, self.schedule):
                 self._close(window)
         if next_step is not None and self.folder is not None:
             self._begin(self.schedule, next_step)
@@ -92,7 +96,10 @@ class Session:
             try:
                 self._close(window)
             finally:
-                self._forget()
+                try:
+                    window.switch_off()
+                finally:
+                    self._forget()
 
     def note(self, text: str) -> None:
         """Remember a sentence for the user, once."""
@@ -109,6 +116,7 @@ class Session:
         if window is None or action == "warmup":
             return
         if not window.recording:
+            self.forecast.begin()
             window.record()
             self._marks = Marks(self.clock)
             self.clock.label_with(self._marks)
@@ -133,6 +141,21 @@ class Session:
         self._watch = Watch(window, lambda: self._give_way(window, same_thread=threading.get_ident() == thread))
         self.clock.traced = True
 
+    def _too_large(self, window: WindowProfiler, schedule: Schedule) -> bool:
+        """Whether the trace would get too large with one more step."""
+        if not window.recording or not window.steps:
+            return False
+        forecast, cap = self.forecast.exceeds(window.steps, schedule.active), self.forecast.cap_bytes
+        if forecast is None or cap is None:
+            return False
+        if not self._said_large:
+            self._said_large = True
+            self.note(
+                f"a window ended after {window.steps} of {schedule.active} steps: all of them would be a trace of "
+                f"about {forecast // MIB} MiB; set max_trace_mib={cap // MIB} to more, or to None for no limit"
+            )
+        return True
+
     def _give_way(self, window: WindowProfiler, *, same_thread: bool) -> None:
         """Somebody else is about to start a torch profiler: theirs goes first."""
         self.note("another torch profiler was started inside a window, which ended there")
@@ -152,12 +175,15 @@ class Session:
         finally:
             window.stop()
         saved = window.save(self.folder) if self.folder is not None else None
+        if saved is not None:
+            self.forecast.learn(window.steps, saved.raw.stat().st_size)
         self._forget()
         if saved is not None:
             self.on_saved(saved)
 
     def _forget(self) -> None:
         if self._window is not None:
+            self._window.release()
             self._window = self._marks = self._watch = None
             self.clock.traced = False
             atexit.unregister(self.abandon)
