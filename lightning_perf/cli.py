@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,8 +20,11 @@ if TYPE_CHECKING:
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-OK, FAILED, USAGE, REGRESSED = 0, 1, 2, 3
-"""Exit codes: fine; some input could not be read; the command line was wrong; a limit was not kept."""
+OK, FAILED, USAGE, REGRESSED, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit codes: fine; something failed; the command line was wrong; a limit was not kept; Ctrl+C was pressed."""
+
+_CONTROLS: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that a terminal would obey, or that change the order of others, or that are none. Not the line's end."""
 
 STEP_TIME: Final = "step_time"
 _METRICS: Final = (
@@ -32,26 +38,59 @@ _METRICS: Final = (
     "memory_peak_reserved",
     "memory_peak_rss",
 )
+_DEBUG: Final = "show the traceback of what goes wrong"
 _TABLES: Final = ("operators", "kernels", "modules", "collectives", "copies", "gaps")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    """Run a command; its exit code. Whatever goes wrong is one line on stderr; ``--debug`` adds the traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character shows its number
+            stream.reconfigure(errors="backslashreplace")
+    options = (parser := _parser()).parse_args(arguments)
     if options.command is None:
         parser.print_help(sys.stderr)
         return USAGE
     run: Callable[[argparse.Namespace], int] = options.run
     try:
-        return run(options)
-    except PerfError as error:
-        _complain(error)
-        return FAILED
+        code = run(options)
+        _flush()
     except BrokenPipeError:
         # The reader went away, for example `| head`. Nothing more can be written, and nothing is wrong.
         sys.stderr.close()
         return OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # of any kind: a sentence says more to who runs a command than a traceback
+        if options.debug:
+            raise
+        _complain(_sentence(error))
+        return FAILED
+    return code
+
+
+def _flush() -> None:
+    """Write what is still to be written, so that a full disk is an error of ours and not of the interpreter's end."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise PerfError(f"the output cannot be written ({error.strerror}); send it elsewhere") from error
+
+
+def _sentence(error: Exception) -> str:
+    """What went wrong, in one line."""
+    if isinstance(error, PerfError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "not enough memory for this; analyse fewer or smaller traces, or use a larger machine"
+    if isinstance(error, OSError) and error.strerror:
+        what = f"{error.filename}: " if error.filename is not None else ""
+        return f"{what}{error.strerror}; check that it can be read and written, and that the disk is not full"
+    said = f" ({error})" if str(error) else ""
+    return f"failed with {type(error).__name__}{said}; this is a bug: run it again with --debug and report what it says"
 
 
 def _analyze(options: argparse.Namespace) -> int:
@@ -96,7 +135,7 @@ def analyze_command(paths: Sequence[str], json_target: str | None, *, all_findin
             summarize_trace(window, [one for one in own if one.trace == window.trace], all_findings=all_findings)
             for window in analysis.windows
         ]
-        print("\n\n".join(parts))
+        _print("\n\n".join(parts))
     return FAILED if failures else OK
 
 
@@ -122,9 +161,9 @@ def table_command(
     top = top if top is not None or csv else TOP
     tables = [table_of(window, name, sort=sort, top=top) for window in analysis.windows]
     if csv:
-        sys.stdout.write(tables_csv(tables))
+        sys.stdout.write(_printable(tables_csv(tables)))
     else:
-        print("\n\n".join(map(table_text, tables)))
+        _print("\n\n".join(map(table_text, tables)))
     return FAILED if failures else OK
 
 
@@ -139,7 +178,7 @@ def report_command(path: Path, output: str | None, baseline: str | None) -> int:
     if failures and not analysis.windows and analysis.run is None:
         return FAILED  # there is nothing to write about
     report = Report(analysis, base)
-    print(report.save(_report_of(path) if output is None else output))
+    _print(str(report.save(_report_of(path) if output is None else output)))
     return FAILED if failures else OK
 
 
@@ -158,7 +197,7 @@ def compare_command(
     if markdown is not None:
         _write(comparison_markdown(comparison, failed).encode(), markdown)
     if "-" not in (json, markdown):
-        print(comparison_text(comparison, failed))
+        _print(comparison_text(comparison, failed))
     return REGRESSED if failed else OK
 
 
@@ -204,7 +243,16 @@ def _collect(failures: list[PerfError]) -> Callable[[PerfError], None]:
 
 
 def _complain(error: PerfError | str) -> None:
-    print(f"lightning-perf: {error}", file=sys.stderr)
+    print(_printable(f"lightning-perf: {error}").replace("\n", "\\n"), file=sys.stderr)
+
+
+def _print(text: str) -> None:
+    print(_printable(text))
+
+
+def _printable(text: str) -> str:
+    """The same text without what a terminal would obey: names in a trace, and of files, can be anything."""
+    return _CONTROLS.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -212,10 +260,14 @@ def _parser() -> argparse.ArgumentParser:
         prog="lightning-perf", description="Find out why PyTorch training is slow, from traces of torch.profiler."
     )
     parser.add_argument("--version", action="version", version=f"lightning-perf {__version__}")
+    parser.add_argument("--debug", action="store_true", help=_DEBUG)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_analyze(commands)
     _add_compare(commands)
     _add_report(commands)
+    for command in commands.choices.values():
+        # The default would undo a --debug before the command.
+        command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=_DEBUG)
     return parser
 
 

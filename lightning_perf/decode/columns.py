@@ -14,21 +14,20 @@ import numpy.typing as npt
 from lightning_perf.decode.categories import category_of
 from lightning_perf.decode.clock import (
     EPOCH_US,
-    LARGEST_SUM_NS,
     LARGEST_US,
     LONGEST_NS,
     LONGEST_US,
-    MISSING_NS,
     OUT_OF_RANGE_NS,
     nanoseconds,
 )
 from lightning_perf.decode.events import NO_ARGS, NO_NUMBER, Args, Event
+from lightning_perf.decode.numbers import LARGEST_INT32, floats, integer, integers, sizes, small
 from lightning_perf.decode.quality import Notes
+from lightning_perf.decode.sound import FAR_FROM_ZERO_NS, sound
 from lightning_perf.decode.trace import (
     LAST_DEVICE_OPERATION,
     Category,
     CollectiveArgs,
-    Floats,
     Inputs,
     Int8s,
     Int32s,
@@ -38,14 +37,6 @@ from lightning_perf.decode.trace import (
 )
 
 _MEMORY_EVENT: Final = "[memory]"
-_FAR_FROM_ZERO_NS: Final = 10**12
-"""1000 s: no recorded window is longer, so a start at 0 beside starts above this one is not a time (kineto #109)."""
-
-_LARGEST_BYTES: Final = 2**43
-"""8 TiB: no device or host has as much, and a million times as much can be summed in 64 bits."""
-
-_LARGEST_INT: Final = 2**63 - 1
-_INT32: Final = np.iinfo(np.int32)
 
 WITH_INPUTS: Final = re.compile(
     r"aten::(\w*mm(_|_v\d+)?|\w*bmm\w*|_addmm_activation|\w*convolution\w*|\w*attention\w*)$"
@@ -128,10 +119,10 @@ class Collector:
         if not self._complete:
             return None
         every = _joined(self._complete)
-        sound = _sound(every["start_ns"], every["duration_ns"], self._notes)
-        if sound.size == 0:
+        kept = sound(every["start_ns"], every["duration_ns"], self._notes)
+        if kept.size == 0:
             return None
-        order = sound[_in_order(every["start_ns"][sound], every["duration_ns"][sound])]
+        order = kept[_in_order(every["start_ns"][kept], every["duration_ns"][kept])]
         first_ns = int(every["start_ns"][order[0]])
         row = np.full(self._count, NO_NUMBER, dtype=np.int64)
         row[order] = np.arange(order.size)
@@ -190,7 +181,7 @@ class Collector:
                 "stream": operations.column("stream"),
                 "correlation": arguments.column("correlation"),
                 "external_id": _external_ids(arguments),
-                "bytes": _sizes(operations.column("bytes")),
+                "bytes": sizes(operations.column("bytes")),
                 "sequence": operators.column("sequence"),
                 "forward_thread": operators.column("forward_thread"),
                 "input_id": self._input_places(complete, name_id, category),
@@ -219,7 +210,7 @@ class Collector:
             "time_ns": nanoseconds([event.ts for event in events], LARGEST_US, Notes()),
             "process": _ids([event.pid for event in events], self._processes),
             "thread": _ids([event.tid for event in events], self._threads),
-            **{field: _integers(list(map(attrgetter(field), args))) for field in fields},
+            **{field: integers(list(map(attrgetter(field), args))) for field in fields},
         }
 
 
@@ -256,13 +247,13 @@ class _Arguments:
     def column(self, field: str) -> Int64s:
         """One argument as a column over all complete events."""
         column = np.full(self._size, NO_NUMBER, dtype=np.int64)
-        column[self.rows] = _integers(list(map(attrgetter(field), self._args)))
+        column[self.rows] = integers(list(map(attrgetter(field), self._args)))
         return column
 
     def kernel_use(self, first: int) -> _Pieces:
         """The arguments of kernels that tell of multiprocessors, and the event's place in the file."""
-        blocks = _floats([one.blocks_per_sm for one in self._args])
-        occupancy = _floats([one.occupancy for one in self._args])
+        blocks = floats([one.blocks_per_sm for one in self._args])
+        occupancy = floats([one.occupancy for one in self._args])
         known = np.flatnonzero((blocks >= 0) | (occupancy >= 0))
         return {
             "place": first + self.rows[known],
@@ -281,42 +272,6 @@ class _Arguments:
 
 def _joined(pieces: Sequence[_Pieces]) -> _Pieces:
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-
-
-def _sound(start_ns: Int64s, duration_ns: Int64s, notes: Notes) -> Int64s:
-    """The places of the complete events that have a start and a duration."""
-    timed = (start_ns > OUT_OF_RANGE_NS) & (duration_ns > OUT_OF_RANGE_NS)
-    far = (start_ns == OUT_OF_RANGE_NS) | (duration_ns == OUT_OF_RANGE_NS)
-    negative = timed & (duration_ns < 0)
-    at_zero = timed & ~negative & (start_ns == 0)
-    others = start_ns[timed & (start_ns != 0)]
-    if others.size == 0 or others.min() < _FAR_FROM_ZERO_NS:
-        at_zero[:] = False
-    usable = np.flatnonzero(timed & ~negative & ~at_zero)
-    kept = _close_together(start_ns, duration_ns, usable)
-    notes.add("out_of_range", np.count_nonzero(far) + usable.size - kept.size)
-    notes.add("missing_timestamp", np.count_nonzero(~far & (start_ns == MISSING_NS)))
-    notes.add("missing_duration", np.count_nonzero((start_ns > OUT_OF_RANGE_NS) & (duration_ns == MISSING_NS)))
-    notes.add("negative_duration", np.count_nonzero(negative))
-    notes.add("zero_timestamps", np.count_nonzero(at_zero))
-    return kept
-
-
-def _close_together(start_ns: Int64s, duration_ns: Int64s, rows: Int64s) -> Int64s:
-    """Those rows that one recording can hold: the others are far from most, or last too long.
-
-    Of the rows that are kept, durations add up to less than :data:`LARGEST_SUM_NS`, and the last one ends less than
-    :data:`LONGEST_NS` after the first one begins.
-    """
-    if rows.size == 0:
-        return rows
-    starts, durations = start_ns[rows], duration_ns[rows]
-    if (starts + durations).max() - starts.min() > LONGEST_NS:
-        near = np.abs(starts - np.sort(starts)[starts.size // 2]) <= LONGEST_NS // 4
-        rows = rows[near & (durations <= LONGEST_NS // 4)]
-    if duration_ns[rows].sum(dtype=np.float64) > LARGEST_SUM_NS:
-        rows = rows[duration_ns[rows] <= LARGEST_SUM_NS // rows.size]
-    return rows
 
 
 def _in_order(start_ns: Int64s, duration_ns: Int64s) -> Int64s:
@@ -353,50 +308,6 @@ def _plain(written: bytes) -> str:
     return "".join(written.decode(errors="replace").split()).replace(",", ", ")
 
 
-def _integers(values: Sequence[object]) -> Int64s:
-    """Values as int64; :data:`NO_NUMBER` for what is not an integer of 64 bits."""
-    if set(map(type, values)) <= {int}:
-        try:
-            return np.array(values, dtype=np.int64)
-        except OverflowError:
-            pass
-    return np.array([_integer(value) for value in values], dtype=np.int64)
-
-
-def _integer(value: object) -> int:
-    if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
-        value = int(value) if len(value) < 20 else NO_NUMBER
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not abs(value) <= _LARGEST_INT:
-        return NO_NUMBER
-    return value
-
-
-def _sizes(values: Int64s) -> Int64s:
-    """Bytes; :data:`NO_NUMBER` for what no memory holds."""
-    return np.where((values >= -_LARGEST_BYTES) & (values <= _LARGEST_BYTES), values, NO_NUMBER)
-
-
-def _floats(values: Sequence[object]) -> Floats:
-    """Values as float64; :data:`NO_NUMBER` for what is not a finite number that is at least 0."""
-    if set(map(type, values)) <= {int, float}:
-        numbers = np.array(values, dtype=np.float64)
-    else:
-        numbers = np.fromiter(map(_float, values), dtype=np.float64, count=len(values))
-    return np.where(np.isfinite(numbers) & (numbers >= 0), numbers, NO_NUMBER)
-
-
-def _float(value: object) -> float:
-    """A number, also one that kept its text."""
-    if isinstance(value, bool) or not isinstance(value, float | int | bytes | str):
-        return NO_NUMBER
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return NO_NUMBER
-
-
 def _external_ids(arguments: _Arguments) -> Int64s:
     ids = arguments.column("external_id")
     if (ids[arguments.rows] == NO_NUMBER).any():
@@ -408,13 +319,13 @@ def _devices(complete: Sequence[Event], operations: _Arguments) -> Int32s:
     """Device of every device operation: its argument, else its process id, which kineto sets to the device."""
     device = operations.column("device")
     unnamed = operations.rows[device[operations.rows] == NO_NUMBER]
-    device[unnamed] = _integers([complete[row].pid for row in unnamed.tolist()])
-    device[(device < 0) | (device > _INT32.max)] = NO_NUMBER
+    device[unnamed] = integers([complete[row].pid for row in unnamed.tolist()])
+    device[(device < 0) | (device > LARGEST_INT32)] = NO_NUMBER
     return device.astype(np.int32)
 
 
 def _collective(args: Args) -> CollectiveArgs:
-    sizes = [_integer(value) for value in (args.in_elements, args.out_elements, args.group_size)]
+    sizes = [integer(value) for value in (args.in_elements, args.out_elements, args.group_size)]
     in_elements, out_elements, group_size = (size if size >= 0 else None for size in sizes)
     name, dtype, group = (
         str(value) if isinstance(value, str | int) and value != "" else None
@@ -450,7 +361,7 @@ def _memory(pieces: Sequence[_Pieces], first_ns: int) -> MemoryEvents:
         return MemoryEvents(none, few, few, few, few, none, none, none)
     every = _joined(pieces)
     time_ns = every["time_ns"]
-    timed = (time_ns > OUT_OF_RANGE_NS) & ((time_ns != 0) | (first_ns < _FAR_FROM_ZERO_NS))
+    timed = (time_ns > OUT_OF_RANGE_NS) & ((time_ns != 0) | (first_ns < FAR_FROM_ZERO_NS))
     keep = np.flatnonzero(timed & (np.abs(time_ns - first_ns) <= LONGEST_NS))
     order = keep[np.argsort(time_ns[keep], kind="stable")]
     every = {name: column[order] for name, column in every.items()}
@@ -458,21 +369,16 @@ def _memory(pieces: Sequence[_Pieces], first_ns: int) -> MemoryEvents:
         time_ns=every["time_ns"] - first_ns,
         process=every["process"],
         thread=every["thread"],
-        device_type=_small(every["memory_device_type"]),
-        device=_small(every["memory_device"]),
-        bytes=_sizes(every["memory_bytes"]),
-        total_allocated_bytes=_sizes(every["total_allocated"]),
-        total_reserved_bytes=_sizes(every["total_reserved"]),
+        device_type=small(every["memory_device_type"]),
+        device=small(every["memory_device"]),
+        bytes=sizes(every["memory_bytes"]),
+        total_allocated_bytes=sizes(every["total_allocated"]),
+        total_reserved_bytes=sizes(every["total_reserved"]),
     )
 
 
 def _if_among(known: Int32s, values: Int32s) -> Int32s:
     return np.where(np.isin(values, known), values, NO_NUMBER).astype(np.int32)
-
-
-def _small(values: Int64s) -> Int32s:
-    inside = (values >= _INT32.min) & (values <= _INT32.max)
-    return np.where(inside, values, NO_NUMBER).astype(np.int32)
 
 
 def start_unix_ns(first_ns: int, base_time_ns: int | None) -> int:

@@ -226,7 +226,7 @@ def _integer(text: str) -> int | bytes:
     return int(text) if len(text) < _MANY_DIGITS else text.encode()
 
 
-def _encodable(value: Any) -> Any:
+def _encodable(value: object) -> object:
     """The same value; halves of a surrogate pair, which are no characters, replaced in all texts."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

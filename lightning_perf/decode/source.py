@@ -129,9 +129,11 @@ def _unpacked(path: str, content: bytes, notes: Notes) -> bytes | bytearray:
     for offset in range(0, len(content), _PIECE_BYTES):
         piece = content[offset : offset + _PIECE_BYTES]
         while piece:
+            before = unpacker.copy()
             try:
                 unpacked += unpacker.decompress(piece)
             except zlib.error:
+                _unpack_to_damage(before, piece, unpacked)
                 if not unpacked:  # a text that only begins as a gzip file does
                     return content
                 notes.add("corrupt_gzip")
@@ -148,6 +150,15 @@ def _unpacked(path: str, content: bytes, notes: Notes) -> bytes | bytearray:
     if not unpacker.eof:
         notes.add("truncated_gzip")
     return unpacked
+
+
+def _unpack_to_damage(unpacker: zlib._Decompress, piece: bytes, unpacked: bytearray) -> None:
+    """Add what a damaged piece holds before its damage: with the error, zlib forgets what it had unpacked."""
+    for at in range(len(piece)):
+        try:
+            unpacked += unpacker.decompress(piece[at : at + 1])
+        except zlib.error:
+            return
 
 
 def _as_utf8(content: bytes | bytearray) -> bytes | bytearray:
