@@ -5,6 +5,7 @@ The only module that imports lightning.
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import sys
@@ -60,6 +61,9 @@ KEEP_WINDOWS = 20
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""What writing to a full disk raises, without the file's name."""
 
 REPORTED_WINDOWS = 3
 """Windows in the report of a fit, the latest ones: it should end soon. ``lightning-perf report`` shows more."""
@@ -148,7 +152,8 @@ class _Run:
         """Something beside the clock went wrong: say it once for each cause, remember it, go on."""
         # A folder that cannot be written fails every file of ours, each with a name of its own in its message.
         below = error.__cause__ if isinstance(error, PerfError) and error.__cause__ else error
-        cause = "files" if isinstance(below, OSError) and below.filename else type(error)
+        of_files = isinstance(below, OSError) and (below.filename or below.errno in _FULL)
+        cause = "files" if of_files else type(error)
         if cause in self.causes:
             return
         self.causes.add(cause)
@@ -563,7 +568,8 @@ class PerfCallback(Callback):
         run = self._run
         if run is not None:
             run.failed(error)
-            _attempt(run.session.abandon, run.failed)
+            # What fails now follows from that.
+            _attempt(run.session.abandon, lambda later: run.session.note(f"{type(later).__name__}: {later}"))
 
     def _window_saved(self, saved: SavedWindow) -> None:
         """On the training thread, between two steps: log what the clock knows, leave the rest to other threads."""

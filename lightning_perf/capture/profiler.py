@@ -10,6 +10,7 @@ import os
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +116,7 @@ class WindowProfiler:
         """The last resort where :meth:`stop` fails: a profiler that is still on crashes the interpreter at its exit."""
         if is_profiling() and not self._stopped and not self.lost:
             torch.autograd._disable_profiler()  # type: ignore[attr-defined]
-            torch.autograd.profiler._run_on_profiler_stop()
+            torch.autograd.profiler._run_on_profiler_stop()  # type: ignore[no-untyped-call]
         self._stopped = True
 
     def save(self, folder: Path) -> SavedWindow | None:
@@ -139,9 +140,19 @@ class WindowProfiler:
             raise
         return SavedWindow(raw, folder / f"{self._name}.gz", self._steps[0], self._steps[-1])
 
-    def release(self) -> None:
-        """Let go of what torch recorded: its profile is part of a cycle, and waits for the garbage collector."""
-        self._profile.profiler = None
+    def leftover(self) -> Callable[[], None]:
+        """Frees what torch recorded, if it is still there: its profile is part of a cycle, and waits for the collector.
+
+        Takes as long as writing the trace did, so it is not for the end of a window.
+        """
+        kept = weakref.ref(self._profile)
+
+        def free() -> None:
+            profile = kept()
+            if profile is not None:
+                profile.profiler = None
+
+        return free
 
     def owns(self, started: object) -> bool:
         """Whether an autograd profiler is the one behind this window."""
