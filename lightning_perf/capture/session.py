@@ -56,6 +56,7 @@ class Session:
     _marks: Marks | None = None
     _watch: Watch | None = None
     _said_large: bool = False
+    _free_last: Callable[[], None] | None = None
 
     def boundary(self, next_step: int | None) -> None:
         """Between two steps, or (None) at the end of an epoch: end what ends here, begin what begins."""
@@ -133,6 +134,8 @@ class Session:
             self.note("another torch profiler is running: no trace was recorded while it ran")
             return
         self.clock.wake_at = 0
+        if self._free_last is not None:  # else memory holds as many windows as the collector lets pile up
+            self._free_last()
         window = self._window = WindowProfiler(self.recording, self.clock.stage, self.rank)
         # A profiler that is still on crashes the interpreter at its exit.
         atexit.register(self.abandon)
@@ -183,7 +186,7 @@ class Session:
 
     def _forget(self) -> None:
         if self._window is not None:
-            self._window.release()
+            self._free_last = self._window.leftover()
             self._window = self._marks = self._watch = None
             self.clock.traced = False
             atexit.unregister(self.abandon)
