@@ -517,6 +517,27 @@ def test_a_killed_loader_worker_is_the_users_error(tmp_path: Path, caplog: pytes
     a_second_fit_works(tmp_path / "again")
 
 
+def test_an_interrupt_while_the_end_waits_for_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = background.Background.finish
+    calls: list[bool] = []
+
+    def interrupted(self: Any, **settings: bool) -> Any:
+        calls.append(True)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return original(self, **settings)
+
+    monkeypatch.setattr(background.Background, "finish", interrupted)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises((SystemExit, KeyboardInterrupt)):
+            planted([PerfCallback(schedule=SCHEDULE, dirpath=tmp_path / "perf")], tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert files_are_whole(tmp_path / "perf") == len(read_run(tmp_path / "perf" / "run.json").windows) == 2
+    a_second_fit_works(tmp_path / "again")
+
+
 # The process's end, in each phase
 
 
