@@ -302,6 +302,8 @@ def analyze_elsewhere(
         complaints.seek(0)
         said = complaints.read().decode(errors="replace").strip()
     if process.returncode:
+        if said.startswith("Traceback"):
+            said = f"{path}: the process that analysed it failed ({said.splitlines()[-1]}); try it alone with --debug"
         raise TraceError(said or f"{path}: the process that analysed it ended with {process.returncode}; try it alone")
     return msgspec.json.decode(window, type=Window)
 

@@ -110,3 +110,13 @@ def test_soak_compares_the_first_and_the_last_third() -> None:
     over_time, thirds = tables("soak.py", "--minutes", "0.08", "--every", "10", "--samples", "3")
     assert len(over_time) == 3
     assert thirds == ["resident mib", "threads", "open files", "children", "steps per second"]
+
+
+def test_fuzz_prints_its_table(tmp_path: Path) -> None:
+    path = TraceBuilder().step(0, 0, 1_000_000).op("aten::mm", 1_000, 2_000).write(tmp_path)
+    (rows,) = cells("fuzz.py", path, "--inputs", "64", "--processes", "1", "--keep", tmp_path / "failing")
+    assert len(rows) == 17
+    assert rows[-1][:2] == ["all", "64"]
+    assert all(int(row[1]) == sum(map(int, row[2:])) for row in rows)
+    assert {row[-1] for row in rows} == {"0"}
+    assert not (tmp_path / "failing").exists()

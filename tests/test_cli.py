@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -356,3 +357,128 @@ def test_compare_with_something_else_is_one_line(
 
 def test_the_command_lines_metrics_are_the_comparisons() -> None:
     assert set(cli._METRICS) == set(_NAMES)
+
+
+def in_process(*arguments: object) -> int:
+    return cli.main([str(one) for one in arguments])
+
+
+FAULTS = {
+    PermissionError(13, "Permission denied", "x.json"): "x.json: Permission denied; check that it can be read",
+    OSError(5, "Input/output error"): "Input/output error; check that it can be read and written",
+    MemoryError(): "not enough memory for this; analyse fewer or smaller traces",
+    ZeroDivisionError(
+        "division by zero"
+    ): "failed with ZeroDivisionError (division by zero); this is a bug: run it again with --debug",
+    AssertionError("two\nlines \x1b[31m"): r"failed with AssertionError (two\nlines \x1b[31m); this is a bug",
+}
+
+
+@pytest.mark.parametrize("command", [("analyze", "x"), ("compare", "x", "y"), ("report", "x")], ids=lambda one: one[0])
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_any_fault_is_one_line(monkeypatch, capsys, command: tuple[str, ...], error: Exception) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, f"{command[0]}_command", fail)
+    assert in_process(*command) == cli.FAILED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"lightning-perf: {FAULTS[error]}")
+    for arguments in (("--debug", *command), (*command, "--debug")):
+        with pytest.raises(type(error)):
+            in_process(*arguments)
+
+
+def test_ctrl_c_is_quiet(monkeypatch, capsys) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "analyze_command", interrupted)
+    assert in_process("analyze", "x") == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_debug_shows_the_traceback() -> None:
+    plain, debug = run("analyze", "nowhere.json"), run("analyze", "nowhere.json", "--debug")
+    assert plain.returncode == debug.returncode == cli.FAILED
+    assert "Traceback" not in plain.stderr
+    base = run("compare", "nowhere.json", "nowhere.json", "--debug")
+    assert "Traceback" in base.stderr
+    assert base.returncode == 1
+
+
+@pytest.mark.parametrize("command", ["analyze", "compare", "report"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device", "dangling", "loop", "bomb", "nested"])
+def test_no_path_gives_a_traceback(command: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.pt.trace.json"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind in ("dangling", "loop", "device"):
+        path.symlink_to({"dangling": tmp_path / "nowhere", "loop": path, "device": Path("/dev/zero")}[kind])
+    else:
+        path.write_bytes(gzip.compress(b" " * 2**27) if kind == "bomb" else b"[" * 100_000)
+    done = run(command, path, *([path] if command == "compare" else []))
+    assert done.returncode == cli.FAILED
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("lightning-perf: ")
+    assert str(path) in line
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_is_full(trace: Path) -> None:
+    command = f"{sys.executable} -m lightning_perf.cli analyze {trace} > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == cli.FAILED
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("lightning-perf: ")
+    assert "No space left on device" in line
+
+
+NASTY = "a\x1b[31m\x07\u202e\x9b2J\r<b>../../x"
+
+
+def test_nothing_that_a_terminal_obeys_is_printed(tmp_path: Path) -> None:
+    """Names in a trace and names of files can be anything: the console shows their control characters as text."""
+    built = TraceBuilder().step(1, 0, 1_000_000).op(NASTY, 1_000, 2_000).launch(5, 1_100, 1_500)
+    built.range("enumerate(DataLoader)#" + NASTY, 3_000, 4_000)
+    built.kernel(2_000, 500_000, correlation=5, name=NASTY).step(2, 1_000_000, 2_000_000)
+    built.metadata["deviceProperties"] = [{"id": 0, "name": NASTY}]
+    path = built.write(tmp_path, "x\n\x1b[2J\x9b.json")
+    tables = [["--table", name, *more] for name in ("operators", "kernels", "gaps") for more in ([], ["--csv"])]
+    for arguments in (["--all-findings"], *tables):
+        done = run("analyze", path, *arguments)
+        assert done.returncode == 0, done.stderr
+        assert not cli._CONTROLS.search(done.stdout + done.stderr)
+    for arguments in (["analyze", path.with_name("no\nwhere\x1b[2J")], ["compare", path, tmp_path / "\x1b[2J"]):
+        done = run(*arguments)
+        (line,) = done.stderr.splitlines()
+        assert "\\x1b[2J" in line
+
+
+def test_a_terminal_without_unicode_and_a_name_that_is_not_utf8(trace: Path) -> None:
+    path = os.fsencode(trace.parent) + b"/caf\xe9.json.gz"
+    trace.rename(os.fsdecode(path))
+    command = [sys.executable.encode(), b"-m", b"lightning_perf.cli", b"analyze", path]
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"caf\\xe9.json.gz" in done.stdout
+
+
+def test_a_process_that_fails_is_one_line(monkeypatch, capsys, trace: Path, tmp_path: Path) -> None:
+    """Large traces are analysed in processes of their own, whose traceback is not for everybody."""
+    failing = tmp_path / "python"
+    failing.write_text(
+        "#!/bin/sh\nprintf 'Traceback (most recent call last):\\n  File x\\nMemoryError: none\\n' >&2\nexit 1\n"
+    )
+    failing.chmod(0o755)
+    monkeypatch.setattr("lightning_perf.pipeline.WORTH_A_PROCESS_BYTES", 1)
+    monkeypatch.setattr("lightning_perf.pipeline.os.cpu_count", lambda: 2)
+    monkeypatch.setattr(sys, "executable", str(failing))
+    assert in_process("analyze", trace, trace) == cli.FAILED
+    said = (
+        f"lightning-perf: {trace}: the process that analysed it failed (MemoryError: none); try it alone with --debug\n"
+    )
+    assert capsys.readouterr().err == said * 2
