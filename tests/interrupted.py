@@ -137,7 +137,7 @@ def _train(row: Row, place: Path) -> None:
     os.dup2(output, 2)
     atexit.register(_tell, place)
     torch.set_num_threads(1)
-    send = Sender(row)
+    send = Sender(row, place / "perf")
     ours = [PerfCallback(schedule=SCHEDULE, dirpath=place / "perf")] if row.watched else []
     if row.watched:
         send.from_within()
@@ -157,8 +157,9 @@ def _tell(place: Path) -> None:
 class Sender:
     """Sends the signal to its own process, once."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, traces: Path) -> None:
         self.row = row
+        self.traces = traces
         self.sent = False
         self.phase = PHASES[row.phase]
 
@@ -220,12 +221,13 @@ class Sender:
         return Sends()
 
     def wait_for_analysis(self) -> None:
+        """Until both windows are compressed, and one of them is being analysed."""
         import psutil
 
-        until = time.monotonic() + 20
-        while self.row.watched and self.row.phase == "background analysis" and not psutil.Process().children():
-            assert time.monotonic() < until
-            time.sleep(0.005)
+        from tests.processes import wait_until
+
+        if self.row.watched and self.row.phase == "background analysis":
+            wait_until(lambda: len(list(self.traces.glob("*.gz"))) == 2 and psutil.Process().children())
 
 
 if __name__ == "__main__":
