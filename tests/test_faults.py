@@ -249,6 +249,7 @@ class Fault:
 ALWAYS = tuple(range(2, 100))
 
 FAULTS = {
+    "profiler cannot be made": Fault(lambda place: nth(place, WindowProfiler, "__init__", (2,))),
     "profiler cannot prepare": Fault(profiler_fault("prepare_trace", 2)),
     "profiler cannot start": Fault(profiler_fault("start_trace", 2)),
     "profiler never starts again": Fault(profiler_fault("start_trace", *ALWAYS)),

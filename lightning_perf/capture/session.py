@@ -134,9 +134,13 @@ class Session:
             self.note("another torch profiler is running: no trace was recorded while it ran")
             return
         self.clock.wake_at = 0
-        if self._free_last is not None:  # else memory holds as many windows as the collector lets pile up
-            self._free_last()
-        window = self._window = WindowProfiler(self.recording, self.clock.stage, self.rank)
+        try:
+            if self._free_last is not None:  # else memory holds as many windows as the collector lets pile up
+                self._free_last()
+            window = self._window = WindowProfiler(self.recording, self.clock.stage, self.rank)
+        except BaseException:
+            _one_window.release()  # there is no window yet that would do it when it is abandoned
+            raise
         # A profiler that is still on crashes the interpreter at its exit.
         atexit.register(self.abandon)
         window.warm_up()
