@@ -227,7 +227,7 @@ class Sender:
         from tests.processes import wait_until
 
         if self.row.watched and self.row.phase == "background analysis":
-            wait_until(lambda: len(list(self.traces.glob("*.gz"))) == 2 and psutil.Process().children())
+            wait_until(lambda: len(list(self.traces.glob("rank*.gz"))) == 2 and psutil.Process().children())
 
 
 if __name__ == "__main__":

@@ -171,26 +171,26 @@ def half_written(place: Place) -> None:
 
 def fill(place: Place) -> None:
     """Leave no room on the file system of the folder."""
-    wait_until(lambda: list(place.folder.glob("*.gz")))
+    wait_until(lambda: list(place.folder.glob("rank*.gz")))
     with contextlib.suppress(OSError), (place.folder / "filler").open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 512)
 
 
 def limit_file_size(place: Place) -> None:
-    wait_until(lambda: list(place.folder.glob("*.gz")))
+    wait_until(lambda: list(place.folder.glob("rank*.gz")))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     place.undo.append(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before))
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, before[1]))
 
 
 def make_read_only(place: Place) -> None:
-    wait_until(lambda: list(place.folder.glob("*.gz")) and not list(place.folder.glob(".*.part*")))
+    wait_until(lambda: list(place.folder.glob("rank*.gz")) and not list(place.folder.glob(".*.part*")))
     subprocess.run(["mount", "-o", "remount,ro", place.folder], check=True)
 
 
 def vanish(place: Place) -> None:
-    wait_until(lambda: list(place.folder.glob("*.gz")))
+    wait_until(lambda: list(place.folder.glob("rank*.gz")))  # not the hidden one that is being written
     shutil.rmtree(place.folder)
 
 
@@ -327,8 +327,8 @@ def test_a_logger_that_refuses_is_one_warning(
 def test_a_trace_deleted_before_its_analysis(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Deletes(Callback):
         def on_train_end(self, *_: Any) -> None:
-            wait_until(lambda: len(list((tmp_path / "perf").glob("*.gz"))) == 2)
-            min((tmp_path / "perf").glob("*.gz")).unlink()
+            wait_until(lambda: len(list((tmp_path / "perf").glob("rank*.gz"))) == 2)
+            min((tmp_path / "perf").glob("rank*.gz")).unlink()
 
     callback = PerfCallback(schedule=SCHEDULE, dirpath=tmp_path / "perf")
     planted([callback, Deletes()], tmp_path)
