@@ -22,15 +22,15 @@ from lightning_perf.measure.thinning import changes, highest, kept_cuts, largest
 from lightning_perf.measure.timeline import HostLane, IdleLane, Lane, Timeline, WorkKind
 from lightning_perf.names import CAUSES
 
-LANE_BLOCKS: Final = 1_000
+LANE_BLOCKS: Final = 600
 """Most blocks of one stream."""
-ALL_BLOCKS: Final = 3_000
+ALL_BLOCKS: Final = 1_500
 """Most blocks of all streams together."""
 LANES: Final = 100
 """Most streams, those with the most work: no figure shows more."""
 ALL_GAPS: Final = 1_600
 """Most gaps of all devices together."""
-HOST_BLOCKS: Final = 1_000
+HOST_BLOCKS: Final = 600
 NAME_LENGTH: Final = 300
 """Characters of a name that are kept; those of some kernels are longer than a page."""
 
